@@ -1,0 +1,1 @@
+"""Benchmark generators: Avalanche scenarios with query-incremental streams."""

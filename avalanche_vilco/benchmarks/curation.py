@@ -1,0 +1,202 @@
+"""How queries and clips are divided over experiences and streams."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from avalanche_vilco.data.ego4d import MomentClip
+
+BALANCE_SLACK = 1.5
+"""An experience holds at most this multiple of an equal share of the clips."""
+
+
+def query_groups(
+    label_ids: Sequence[int],
+    *,
+    n_experiences: int,
+    group_sizes: Sequence[int] | None,
+    order: str | Sequence[int] | None,
+    seed: int | None,
+) -> list[list[int]]:
+    """Divide categories over experiences.
+
+    :param label_ids: category ids, ascending: the fixed order.
+    :param n_experiences: number of experiences; must divide the categories unless
+        group_sizes is given.
+    :param group_sizes: categories of each experience, summing up to all.
+    :param order: ``None`` is the fixed order, or ``"queries"`` if a seed is given;
+        ``"queries"`` shuffles categories, ``"groups"`` keeps the fixed groups and
+        shuffles their order; a sequence lists all categories in order of learning.
+    :param seed: seed of a shuffled order.
+    :return: category ids of each experience.
+    :raises ValueError: sizes or order do not fit; says what would.
+    """
+    order = "queries" if order is None and seed is not None else order
+    sizes = _group_sizes(len(label_ids), n_experiences, group_sizes)
+    rng = np.random.default_rng(seed)
+    if isinstance(order, str):
+        if order not in ("queries", "groups"):
+            raise ValueError(
+                f"expected order 'queries', 'groups' or a list of ids but got {order!r}"
+            )
+        if seed is None:
+            raise ValueError(f"order {order!r} needs a seed: pass seed=0, 1, ...")
+    ordered = list(label_ids)
+    if order == "queries":
+        ordered = rng.permutation(ordered).tolist()
+    elif order is not None and order != "groups":
+        ordered = _explicit_order(label_ids, order)
+    ends = np.cumsum(sizes).tolist()
+    groups = [ordered[end - size : end] for size, end in zip(sizes, ends)]
+    if order == "groups":
+        groups = [groups[i] for i in rng.permutation(len(groups)).tolist()]
+    return groups
+
+
+def _group_sizes(
+    n_queries: int, n_experiences: int, sizes: Sequence[int] | None
+) -> list[int]:
+    if sizes is not None:
+        if sum(sizes) != n_queries or min(sizes, default=0) < 1:
+            raise ValueError(
+                f"expected group_sizes of at least 1 that sum up to {n_queries} "
+                f"but got {list(sizes)}"
+            )
+        return list(sizes)
+    if not 1 <= n_experiences <= n_queries or n_queries % n_experiences:
+        legal = [n for n in range(1, n_queries + 1) if n_queries % n == 0]
+        raise ValueError(
+            f"{n_queries} queries do not divide into {n_experiences} experiences: "
+            f"choose n_experiences from {legal}, or pass group_sizes"
+        )
+    return [n_queries // n_experiences] * n_experiences
+
+
+def _explicit_order(label_ids: Sequence[int], order: Sequence[int] | str) -> list[int]:
+    ordered = [int(label_id) for label_id in order]
+    if sorted(ordered) != sorted(label_ids):
+        missing = sorted(set(label_ids) - set(ordered))
+        unknown = sorted(set(ordered) - set(label_ids))
+        raise ValueError(
+            "expected order to list each category id once; "
+            f"missing {missing}, unknown {unknown}"
+        )
+    return ordered
+
+
+def assign_clips(
+    clips: Sequence[MomentClip],
+    groups: Sequence[Sequence[int]],
+    *,
+    slack: float = BALANCE_SLACK,
+) -> npt.NDArray[np.int64]:
+    """Give each clip to one experience (protocol ``exclusive``).
+
+    A linear assignment keeps as many windows as it can while no experience gets
+    more than ``slack`` times an equal share, and weighs the windows of a category
+    by how few clips have it, so that rare categories stay present.
+
+    :param clips: clips of one subset, each with at least one window.
+    :param groups: category ids of each experience.
+    :param slack: at least 1; 1 makes experiences of equal size.
+    :return: (n_clips,) experience of each clip; a clip never goes to an experience
+        that asks nothing of it, -1 if the limit leaves it no place.
+    """
+    n_clips, n_groups = len(clips), len(groups)
+    if not n_clips:
+        return np.empty(0, dtype=np.int64)
+    gains = _gains(clips, groups)
+    places = int(np.ceil(slack * n_clips / n_groups))
+    cost = np.repeat(-gains, places, axis=1)
+    rows, columns = linear_sum_assignment(cost)
+    home = np.full(n_clips, -1, dtype=np.int64)
+    home[rows] = columns // places
+    home[gains[np.arange(n_clips), home] <= 0] = -1
+    return home
+
+
+def _gains(
+    clips: Sequence[MomentClip], groups: Sequence[Sequence[int]]
+) -> npt.NDArray[np.float64]:
+    """(n_clips, n_groups): windows kept, rare categories counted higher."""
+    group_of = {label: g for g, labels in enumerate(groups) for label in labels}
+    presence = Counter(
+        label for clip in clips for label in set(clip.label_ids.tolist())
+    )
+    gains = np.zeros((len(clips), len(groups)))
+    for row, clip in enumerate(clips):
+        for label, windows in Counter(clip.label_ids.tolist()).items():
+            rarity = len(clips) / presence[label] ** 2
+            gains[row, group_of[label]] += windows + rarity
+    return gains
+
+
+def held_out_parents(
+    clips: Sequence[MomentClip], home: npt.NDArray[np.int64], share: float
+) -> frozenset[str]:
+    """Parent videos that make the valid stream, the same for every seed and order.
+
+    Videos are taken by a hash of their uid until the share of clips is reached; one
+    is left out where train would lose the last clips that ask a category.
+
+    :param clips: training clips.
+    :param home: experience of each clip, -1 for none.
+    :param share: share of clips to hold out, in [0, 1).
+    :return: uids of the parents held out.
+    """
+    placed = [clip for clip, experience in zip(clips, home) if experience >= 0]
+    by_parent: dict[str, list[MomentClip]] = {}
+    for clip in placed:
+        by_parent.setdefault(clip.video_id, []).append(clip)
+    left = Counter(label for clip in placed for label in set(clip.label_ids.tolist()))
+    wanted, taken = share * len(placed), 0
+    held: set[str] = set()
+    for parent in sorted(by_parent, key=_hash_order):
+        members = by_parent[parent]
+        loss = Counter(lab for clip in members for lab in set(clip.label_ids.tolist()))
+        if taken + len(members) > wanted or any(
+            left[lab] - n < max(1, 0.5 * left[lab]) for lab, n in loss.items()
+        ):
+            continue
+        left.subtract(loss)
+        held.add(parent)
+        taken += len(members)
+    return frozenset(held)
+
+
+def _hash_order(video_id: str) -> str:
+    return hashlib.sha256(video_id.encode()).hexdigest()
+
+
+def head_queries(asked: Sequence[Sequence[int]]) -> list[int]:
+    """One query for each clip, the integer that class-balanced buffers group by.
+
+    Stock LwF and CWR* take these integers for output channels, so as many queries
+    as can be are the head of some clip: a maximum matching first, and the rarest
+    query for the clips that it leaves.
+
+    :param asked: for each clip the channels that have a window in it, not empty.
+    :return: one of them for each clip.
+    """
+    counts = Counter(channel for channels in asked for channel in channels)
+    heads = [min(channels, key=lambda c: (counts[c], c)) for channels in asked]
+    if not counts:
+        return heads
+    rows = [row for row, channels in enumerate(asked) for _ in channels]
+    columns = [channel for channels in asked for channel in channels]
+    shape = (len(asked), max(columns) + 1)
+    graph = csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
+    for row, channel in enumerate(
+        maximum_bipartite_matching(graph, perm_type="column")
+    ):
+        if channel >= 0:
+            heads[row] = int(channel)
+    return heads

@@ -1,0 +1,1 @@
+"""Annotation files, features and text on disk become records and tensors."""

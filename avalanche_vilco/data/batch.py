@@ -1,0 +1,228 @@
+"""Batch objects that behave like tensors along dim 0.
+
+Avalanche's loaders, buffers and plugins move, slice and concatenate the two things
+of a mini-batch, ``x`` and ``y``. Here both are bundles of tensors that share dim 0
+and answer the same calls, so stock plugins need not know what they carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Batch = TypeVar("Batch", bound="TensorBatch")
+Index = int | slice | Sequence[int] | Tensor
+
+
+class TensorBatch:
+    """Named tensors that share dim 0 and together act like one tensor along it.
+
+    Subclasses list their fields in :attr:`padding`: name -> value that fills ragged
+    trailing dims when batches of unequal size are concatenated. Offers ``to``,
+    ``len``, ``size``, ``shape``, ``device``, indexing, ``clone``, ``detach``,
+    ``cpu``, ``pin_memory`` and ``torch.cat``.
+
+    :param fields: one tensor for each name in :attr:`padding`.
+    :raises TypeError: a field is absent or unknown.
+    :raises ValueError: fields disagree on dim 0.
+    """
+
+    padding: ClassVar[Mapping[str, float]] = {}
+
+    def __init__(self, **fields: Tensor) -> None:
+        if fields.keys() != self.padding.keys():
+            raise TypeError(
+                f"{type(self).__name__} expected fields {sorted(self.padding)} "
+                f"but got {sorted(fields)}"
+            )
+        sizes = {name: len(tensor) for name, tensor in fields.items()}
+        if len(set(sizes.values())) > 1:
+            raise ValueError(f"fields differ in batch size: {sizes}")
+        self.__dict__.update(fields)
+
+    def fields(self) -> dict[str, Tensor]:
+        """The tensors by name."""
+        return {name: self.__dict__[name] for name in self.padding}
+
+    def map(self: Batch, function: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with a function applied to each tensor."""
+        return type(self)(**{n: function(t) for n, t in self.fields().items()})
+
+    def to(self: Batch, *args: Any, **kwargs: Any) -> Batch:
+        """Move to a device; dtypes stay, whatever is asked.
+
+        :param args: as for :meth:`torch.Tensor.to`.
+        """
+        device, _, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
+        if device is None:
+            return self
+        return self.map(lambda t: t.to(device, non_blocking=non_blocking))
+
+    def cpu(self: Batch) -> Batch:
+        """Move to the CPU."""
+        return self.to("cpu")
+
+    def clone(self: Batch) -> Batch:
+        """Copy."""
+        return self.map(Tensor.clone)
+
+    def detach(self: Batch) -> Batch:
+        """Cut from the graph."""
+        return self.map(Tensor.detach)
+
+    def pin_memory(self: Batch) -> Batch:
+        """Copy to page-locked memory."""
+        return self.map(Tensor.pin_memory)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return next(iter(self.fields().values())).device
+
+    @property
+    def shape(self) -> torch.Size:
+        """(B,): what stock code may rely on."""
+        return torch.Size([len(self)])
+
+    def size(self, dim: int | None = None) -> torch.Size | int:
+        """As :meth:`torch.Tensor.size`."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.fields().values())))
+
+    def __getitem__(self: Batch, index: Index) -> Batch:
+        if isinstance(index, int):
+            index = range(len(self))[index]
+            index = slice(index, index + 1)
+        elif not isinstance(index, slice):
+            index = torch.as_tensor(index, device=self.device)
+        return self.map(lambda t: t[index])
+
+    def __repr__(self) -> str:
+        shapes = (f"{name}={tuple(t.shape)}" for name, t in self.fields().items())
+        return f"{type(self).__name__}({', '.join(shapes)})"
+
+    @classmethod
+    def cat(cls: type[Batch], batches: Sequence[Batch]) -> Batch:
+        """Concatenate along dim 0, padding ragged trailing dims.
+
+        :param batches: at least one batch of this class.
+        """
+        return cls(
+            **{
+                name: _cat_padded([b.__dict__[name] for b in batches], value)
+                for name, value in cls.padding.items()
+            }
+        )
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func in (torch.cat, torch.concat) and len(set(types)) == 1:
+            return types[0].cat(list(args[0]))  # type: ignore[attr-defined]
+        return NotImplemented
+
+
+def _cat_padded(tensors: Sequence[Tensor], value: float) -> Tensor:
+    trailing = [max(sizes) for sizes in zip(*(t.shape[1:] for t in tensors))]
+    return torch.cat([_pad_to(t, [len(t), *trailing], value) for t in tensors])
+
+
+def _pad_to(tensor: Tensor, shape: Sequence[int], value: float) -> Tensor:
+    if list(tensor.shape) == list(shape):
+        return tensor
+    pads: list[int] = []
+    for have, want in reversed(list(zip(tensor.shape, shape))):
+        pads += [0, want - have]
+    return F.pad(tensor, pads, value=value)
+
+
+def stack_padded(tensors: Sequence[Tensor], value: float) -> Tensor:
+    """Stack tensors of unequal size, filling at the end of each dim.
+
+    :param tensors: tensors of one number of dims.
+    :param value: filler.
+    :return: (B, ...) with the largest size of each dim.
+    """
+    shape = [max(sizes) for sizes in zip(*(t.shape for t in tensors))]
+    return torch.stack([_pad_to(t, shape, value) for t in tensors])
+
+
+class ClipBatch(TensorBatch):
+    """Video features of a batch of clips: what the model may see."""
+
+    padding: ClassVar[Mapping[str, float]] = {"features": 0.0, "valid": False}
+
+    features: Tensor
+    """(B, T, C) float32, zero beyond a clip's end."""
+    valid: Tensor
+    """(B, T) bool, True on the clip's own steps, which come first."""
+
+
+class MomentTargets(TensorBatch):
+    """Ground truth of a batch of clips, and the geometry to read outputs with.
+
+    Decoding uses ``valid``, ``duration_sec`` and ``features_per_sec`` alone; the
+    criterion and the metrics use the rest.
+    """
+
+    padding: ClassVar[Mapping[str, float]] = {
+        "valid": False,
+        "segments": 0.0,
+        "segments_sec": 0.0,
+        "labels": -1,
+        "asked": False,
+        "duration_sec": 0.0,
+        "features_per_sec": 0.0,
+        "sample": -1,
+    }
+
+    valid: Tensor
+    """(B, T) bool, as in :class:`ClipBatch`."""
+    segments: Tensor
+    """(B, N, 2) float32 windows in grid steps."""
+    segments_sec: Tensor
+    """(B, N, 2) float64 windows in clip seconds."""
+    labels: Tensor
+    """(B, N) int64 query channel of each window, -1 where there is none."""
+    asked: Tensor
+    """(B, K) bool, the queries asked of the clip; K of the whole benchmark."""
+    duration_sec: Tensor
+    """(B,) float64."""
+    features_per_sec: Tensor
+    """(B,) float64."""
+    sample: Tensor
+    """(B,) int64, position of the sample in its stream's dataset."""
+
+
+def collate_moments(samples: Sequence[Sequence[Any]]) -> list[Any]:
+    """Mini-batch of samples ``(inputs, targets, *attributes)``.
+
+    :param samples: inputs and targets are dicts of tensors without the batch dim.
+    :return: ``[ClipBatch, MomentTargets, *attributes]``, attributes as tensors.
+    """
+    inputs, targets, *attributes = zip(*samples)
+    return [
+        _stack(ClipBatch, inputs),
+        _stack(MomentTargets, targets),
+        *(torch.as_tensor(values) for values in attributes),
+    ]
+
+
+def _stack(kind: type[Batch], items: Sequence[Mapping[str, Tensor]]) -> Batch:
+    return kind(
+        **{
+            name: stack_padded([item[name] for item in items], value)
+            for name, value in kind.padding.items()
+        }
+    )

@@ -1,0 +1,77 @@
+"""Moment-query samples: one clip with the queries asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from avalanche_vilco.data.ego4d import MomentClip
+from avalanche_vilco.data.features import FeatureStore
+from avalanche_vilco.ops.timeline import seconds_to_grid
+
+Sample = tuple[dict[str, Tensor], dict[str, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class MomentSample:
+    """One clip with the windows of the queries asked of it in one experience."""
+
+    clip: MomentClip
+    windows_sec: npt.NDArray[np.float64]
+    """(N, 2) clip seconds."""
+    channels: npt.NDArray[np.int64]
+    """(N,) query channel of each window."""
+    asked: tuple[int, ...]
+    """Channels of the queries asked."""
+
+
+class MomentDataset(Dataset[Sample]):
+    """Samples of one stream; features are read on access, nothing is kept.
+
+    :param samples: samples in stream order.
+    :param store: where features are read.
+    :param n_queries: number of queries of the whole benchmark.
+    """
+
+    def __init__(
+        self, samples: Sequence[MomentSample], store: FeatureStore, n_queries: int
+    ) -> None:
+        self.samples = tuple(samples)
+        self.store = store
+        self.n_queries = n_queries
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Inputs and targets of a sample, dicts of unbatched tensors as in
+        :class:`~avalanche_vilco.data.batch.ClipBatch` and
+        :class:`~avalanche_vilco.data.batch.MomentTargets`."""
+        sample = self.samples[index]
+        features = self.store.read(sample.clip.clip_id)
+        valid = torch.ones(len(features), dtype=torch.bool)
+        return {"features": features, "valid": valid}, self._targets(index, valid)
+
+    def _targets(self, index: int, valid: Tensor) -> dict[str, Tensor]:
+        sample, clip = self.samples[index], self.samples[index].clip
+        windows = torch.from_numpy(np.array(sample.windows_sec))
+        asked = torch.zeros(self.n_queries, dtype=torch.bool)
+        asked[list(sample.asked)] = True
+        return {
+            "valid": valid,
+            "segments": seconds_to_grid(windows, clip.features_per_sec).float(),
+            "segments_sec": windows,
+            "labels": torch.from_numpy(np.array(sample.channels)),
+            "asked": asked,
+            "duration_sec": torch.tensor(clip.duration_sec, dtype=torch.float64),
+            "features_per_sec": torch.tensor(
+                clip.features_per_sec, dtype=torch.float64
+            ),
+            "sample": torch.tensor(index),
+        }

@@ -1,0 +1,132 @@
+"""What was read, kept, changed and rejected, in counts that add up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Tally:
+    """One stage of reading, for one unit (windows, clips).
+
+    ``read == kept + sum(changed) + sum(rejected)`` always holds; what goes on to
+    the next stage is ``passed_on = kept + sum(changed)``.
+    """
+
+    stage: str
+    """Name of the stage, such as ``"annotations"`` or ``"protocol exclusive"``."""
+    unit: str
+    """What is counted: ``"windows"`` or ``"clips"``."""
+    kept: int = 0
+    """Passed on as read."""
+    changed: dict[str, int] = field(default_factory=dict)
+    """Passed on with a change, by reason."""
+    rejected: dict[str, int] = field(default_factory=dict)
+    """Not passed on, by reason."""
+    notes: dict[str, int] = field(default_factory=dict)
+    """Facts worth a number that are no fate of their own."""
+
+    @property
+    def read(self) -> int:
+        """All that entered the stage."""
+        return self.passed_on + sum(self.rejected.values())
+
+    @property
+    def passed_on(self) -> int:
+        """What the next stage gets."""
+        return self.kept + sum(self.changed.values())
+
+    def reject(self, reason: str, count: int = 1) -> None:
+        """Count records that are not passed on."""
+        _add(self.rejected, reason, count)
+
+    def change(self, reason: str, count: int = 1) -> None:
+        """Count records that are passed on with a change."""
+        _add(self.changed, reason, count)
+
+    def note(self, fact: str, count: int = 1) -> None:
+        """Count a fact that changes nothing."""
+        _add(self.notes, fact, count)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form; ``read`` is included for the reader's sum."""
+        return {
+            "stage": self.stage,
+            "unit": self.unit,
+            "read": self.read,
+            "kept": self.kept,
+            "changed": dict(sorted(self.changed.items())),
+            "rejected": dict(sorted(self.rejected.items())),
+            "notes": dict(sorted(self.notes.items())),
+        }
+
+
+def _add(counts: dict[str, int], reason: str, count: int) -> None:
+    if count:
+        counts[reason] = counts.get(reason, 0) + count
+
+
+@dataclass
+class DataReport:
+    """The stages that data went through on the way to a stream.
+
+    Printed with results and stored in the results file, so that a changed file or
+    a dropped clip shows up as a changed denominator.
+    """
+
+    files: dict[str, str] = field(default_factory=dict)
+    """File name -> SHA-256 of its content."""
+    tallies: list[Tally] = field(default_factory=list)
+    """Stages in order."""
+
+    def stage(self, stage: str, unit: str) -> Tally:
+        """The tally of a stage, created on first use.
+
+        :param stage: name of the stage.
+        :param unit: what it counts.
+        """
+        for tally in self.tallies:
+            if (tally.stage, tally.unit) == (stage, unit):
+                return tally
+        self.tallies.append(Tally(stage, unit))
+        return self.tallies[-1]
+
+    def fates(self, unit: str) -> dict[str, int]:
+        """Final fate of every record of a unit over all stages, adding up to all
+        that the first stage read.
+
+        A record that an earlier stage changed and a later one kept counts as kept
+        here; the stage's own tally names the change.
+        """
+        stages = [t for t in self.tallies if t.unit == unit]
+        if not stages:
+            return {}
+        fates = {"in the streams": stages[-1].passed_on}
+        for tally in stages:
+            for reason, count in tally.rejected.items():
+                _add(fates, f"{tally.stage}: {reason}", count)
+        return fates
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {
+            "files": dict(sorted(self.files.items())),
+            "stages": [tally.to_dict() for tally in self.tallies],
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{name}  sha256 {digest[:12]}" for name, digest in self.files.items()]
+        for tally in self.tallies:
+            lines.append(
+                f"{tally.stage}: {tally.read} {tally.unit} read = {tally.kept} kept"
+                + _terms("changed", tally.changed)
+                + _terms("rejected", tally.rejected)
+            )
+            lines += [f"  of these: {n} {what}" for what, n in tally.notes.items()]
+        return "\n".join(lines)
+
+
+def _terms(verb: str, counts: Mapping[str, int]) -> str:
+    return "".join(f" + {n} {verb} ({why})" for why, n in sorted(counts.items()))

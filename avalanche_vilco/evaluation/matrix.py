@@ -1,0 +1,338 @@
+"""The task matrix ``p[i, j]`` and every continual number that follows from it.
+
+``p[i, j]`` is the score on task ``j`` after training task ``i``: rows are time.
+Indices start at 0, scores are in [0, 1] and higher is better. All numbers here are
+percentages only in :meth:`TaskMatrix.to_text`.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+ORIENTATION = (
+    "p[i][j]: row i = after training experience i, column j = evaluated on experience j"
+)
+
+Weights = Literal["plain", "cumulative"] | Sequence[float] | NDArray[np.float64]
+
+
+class TaskMatrix:
+    """Scores on every task after training every task.
+
+    A cell is NaN until recorded; :meth:`why` tells for each NaN cell what is
+    missing. A number derived from a cell that is NaN is NaN, except that a task
+    excluded with :meth:`exclude` takes no part in any mean.
+
+    >>> matrix = TaskMatrix(2)
+    >>> matrix.record(0, 0, 0.9)
+    >>> matrix.record(1, 0, 0.6)
+    >>> matrix.record(1, 1, 0.8)
+    >>> round(matrix.average(), 3), round(matrix.backward_forgetting(), 3)
+    (0.7, 0.3)
+
+    :param n_experiences: number of tasks, rows and columns, >= 1.
+    :raises ValueError: if ``n_experiences`` is below 1.
+    """
+
+    def __init__(self, n_experiences: int) -> None:
+        if n_experiences < 1:
+            raise ValueError(f"expected n_experiences >= 1 but got {n_experiences}")
+        shape = (n_experiences, n_experiences)
+        self._p: NDArray[np.float64] = np.full(shape, np.nan)
+        self._reasons: dict[tuple[int, int], str] = {}
+        self._excluded: dict[int, str] = {}
+
+    @property
+    def n_experiences(self) -> int:
+        """Number of tasks."""
+        return len(self._p)
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """Copy of the scores, ``(n_experiences, n_experiences)``, rows are time."""
+        copy: NDArray[np.float64] = self._p.copy()
+        return copy
+
+    @property
+    def last_row(self) -> int | None:
+        """Last row that holds a score, None if there is none."""
+        rows = np.flatnonzero(~np.isnan(self._p).all(axis=1))
+        return int(rows[-1]) if rows.size else None
+
+    @property
+    def excluded(self) -> dict[int, str]:
+        """Tasks that take no part in any mean, with the reason."""
+        return dict(self._excluded)
+
+    def __getitem__(self, cell: tuple[int, int]) -> float:
+        self._check_cell(*cell)
+        return float(self._p[cell])
+
+    def record(self, i: int, j: int, value: float) -> None:
+        """Set the score on task j after training task i.
+
+        :param i: task trained last.
+        :param j: task evaluated.
+        :param value: score in [0, 1].
+        :raises IndexError: if there is no such task.
+        :raises ValueError: if the score is outside [0, 1] or NaN.
+        """
+        self._check_cell(i, j)
+        if not 0 <= value <= 1:
+            raise ValueError(f"expected p[{i}, {j}] in [0, 1] but got {value}")
+        self._p[i, j] = value
+        self._reasons.pop((i, j), None)
+        self._excluded.pop(j, None)
+
+    def leave_empty(self, i: int, j: int, reason: str) -> None:
+        """Say why there is no score on task j after training task i.
+
+        :param i: task trained last.
+        :param j: task evaluated.
+        :param reason: shown to whoever asks for the cell.
+        :raises IndexError: if there is no such task.
+        """
+        self._check_cell(i, j)
+        self._p[i, j] = np.nan
+        self._reasons[i, j] = reason
+
+    def clear_row(self, i: int) -> None:
+        """Forget what was recorded after training task i.
+
+        :param i: task trained again.
+        :raises IndexError: if there is no such task.
+        """
+        self._check_cell(i, 0)
+        self._p[i] = np.nan
+        self._reasons = {
+            cell: why for cell, why in self._reasons.items() if cell[0] != i
+        }
+
+    def exclude(self, j: int, reason: str) -> None:
+        """Take a task that cannot have scores, such as an empty one, out of all means.
+
+        Recording a score on the task takes it in again.
+
+        :param j: task.
+        :param reason: shown to whoever asks for its cells.
+        :raises IndexError: if there is no such task.
+        """
+        self._check_cell(j, j)
+        self._p[:, j] = np.nan
+        self._excluded[j] = reason
+
+    def why(self, i: int, j: int) -> str | None:
+        """Reason why a cell is NaN, None if it holds a score.
+
+        :param i: task trained last.
+        :param j: task evaluated.
+        :return: the reason.
+        :raises IndexError: if there is no such task.
+        """
+        self._check_cell(i, j)
+        if not np.isnan(self._p[i, j]):
+            return None
+        never = f"experience {j} was not evaluated after training experience {i}"
+        return self._excluded.get(j) or self._reasons.get((i, j), never)
+
+    def missing(self, i: int | None = None) -> dict[tuple[int, int], str]:
+        """NaN cells that keep the numbers of row i from being computed.
+
+        :param i: row; the last one with a score by default.
+        :return: reason by cell (i, j), empty if average and forgetting of the row are
+            complete.
+        :raises IndexError: if there is no such row.
+        """
+        row = self._row(i)
+        if row is None:
+            return {(0, 0): "no score has been recorded"}
+        tasks = self._tasks(row + 1)
+        needed = [(j, j) for j in tasks] + [(row, j) for j in tasks]
+        reasons = {cell: self.why(*cell) for cell in needed}
+        return {cell: why for cell, why in reasons.items() if why is not None}
+
+    def average(self, i: int | None = None, *, weights: Weights = "plain") -> float:
+        """Average score on the tasks learnt so far, P_i = mean over j <= i of p[i, j].
+
+        :param i: row; the last one with a score by default.
+        :param weights: "plain" for equal weights, "cumulative" for weights 1, 2, 3,
+            ... (the public code weighs a task by the queries seen when it was learnt;
+            this is the case of equally many a task), or one number >= 0 per task.
+        :return: score in [0, 1], NaN if a cell is missing.
+        :raises IndexError: if there is no such row.
+        :raises ValueError: if the weights do not fit.
+        """
+        row = self._row(i)
+        if row is None:
+            return math.nan
+        return self._mean(self._p[row], self._tasks(row + 1), weights)
+
+    def backward_forgetting(
+        self, i: int | None = None, *, weights: Weights = "plain"
+    ) -> float:
+        """Score lost on earlier tasks, BwF_i = mean over j < i of p[j, j] - p[i, j].
+
+        Positive means forgotten, negative means that learning later tasks helped.
+
+        :param i: row; the last one with a score by default.
+        :param weights: as in :meth:`average`.
+        :return: difference in [-1, 1]; NaN if a cell is missing and in row 0, where
+            there is no earlier task.
+        :raises IndexError: if there is no such row.
+        :raises ValueError: if the weights do not fit.
+        """
+        row = self._row(i)
+        if row is None:
+            return math.nan
+        drops = np.diagonal(self._p) - self._p[row]
+        return self._mean(drops, self._tasks(row), weights)
+
+    def backward_transfer(
+        self, i: int | None = None, *, weights: Weights = "plain"
+    ) -> float:
+        """Backward transfer, BWT_i = -BwF_i.
+
+        :param i: row; the last one with a score by default.
+        :param weights: as in :meth:`average`.
+        :return: difference in [-1, 1], NaN where :meth:`backward_forgetting` is.
+        """
+        return 0.0 - self.backward_forgetting(i, weights=weights)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in the matrix as JSON types, NaN as null.
+
+        :return: what :meth:`from_dict` reads.
+        """
+        return {
+            "orientation": ORIENTATION,
+            "n_experiences": self.n_experiences,
+            "p": [[_or_none(value) for value in row] for row in self._p.tolist()],
+            "empty": [
+                {"i": i, "j": j, "reason": reason}
+                for (i, j), reason in sorted(self._reasons.items())
+            ],
+            "excluded": [
+                {"j": j, "reason": reason}
+                for j, reason in sorted(self._excluded.items())
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "TaskMatrix":
+        """Build a matrix from what :meth:`to_dict` gave.
+
+        :param content: the dictionary, possibly through JSON.
+        :return: an equal matrix.
+        :raises ValueError: if the orientation is another one, the matrix is not
+            square or a score is out of range.
+        """
+        if content["orientation"] != ORIENTATION:
+            raise ValueError(
+                f"expected orientation {ORIENTATION!r} but got "
+                f"{content['orientation']!r}"
+            )
+        rows = content["p"]
+        matrix = cls(content["n_experiences"])
+        if [len(row) for row in rows] != [matrix.n_experiences] * matrix.n_experiences:
+            raise ValueError(
+                f"expected {matrix.n_experiences} rows of {matrix.n_experiences} "
+                f"scores but got rows of {[len(row) for row in rows]}"
+            )
+        for cell, value in np.ndenumerate(np.array(rows, dtype=np.float64)):
+            if not np.isnan(value):
+                matrix.record(cell[0], cell[1], float(value))
+        for entry in content["empty"]:
+            matrix.leave_empty(entry["i"], entry["j"], entry["reason"])
+        for entry in content["excluded"]:
+            matrix.exclude(entry["j"], entry["reason"])
+        return matrix
+
+    def to_csv(self) -> str:
+        """The scores with P_i and BwF_i as CSV text, scores in [0, 1].
+
+        :return: a header that names the orientation, then one line per row; a cell
+            without score is empty.
+        """
+        tasks = range(self.n_experiences)
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        header = [f"evaluated_on_{j}" for j in tasks]
+        writer.writerow(["after_training", *header, "P_i", "BwF_i"])
+        for i in tasks:
+            writer.writerow([i, *(_or_none(value) for value in self._line(i))])
+        return text.getvalue()
+
+    def to_text(self) -> str:
+        """The scores with P_i and BwF_i as a table in percent.
+
+        :return: lines of equal width, then one line per excluded task; a cell without
+            score is a dash.
+        """
+        tasks = range(self.n_experiences)
+        header = ["after", *(f"on {j}" for j in tasks), "P_i", "BwF_i (+ = forgot)"]
+        body = [[str(i), *map(_percent, self._line(i))] for i in tasks]
+        title = "p[i, j] in %: row = after training i, column = evaluated on j"
+        notes = [f"not in the means: {j} ({why})" for j, why in self._excluded.items()]
+        return "\n".join([title, *_aligned([header, *body]), *notes])
+
+    def _line(self, i: int) -> list[float]:
+        return [*self._p[i].tolist(), self.average(i), self.backward_forgetting(i)]
+
+    def _row(self, i: int | None) -> int | None:
+        if i is None:
+            return self.last_row
+        self._check_cell(i, 0)
+        return i
+
+    def _tasks(self, stop: int) -> list[int]:
+        return [j for j in range(stop) if j not in self._excluded]
+
+    def _mean(
+        self, values: NDArray[np.float64], tasks: list[int], weights: Weights
+    ) -> float:
+        chosen = _as_weights(weights, self.n_experiences)[tasks]
+        if not chosen.sum() > 0:
+            return math.nan
+        return float((values[tasks] * chosen).sum() / chosen.sum())
+
+    def _check_cell(self, i: int, j: int) -> None:
+        if not (0 <= i < self.n_experiences and 0 <= j < self.n_experiences):
+            raise IndexError(
+                f"expected experiences in 0..{self.n_experiences - 1} "
+                f"but got p[{i}, {j}]"
+            )
+
+
+def _as_weights(weights: Weights, n_experiences: int) -> NDArray[np.float64]:
+    if isinstance(weights, str):
+        if weights == "plain":
+            return np.ones(n_experiences)
+        if weights == "cumulative":
+            return np.arange(1.0, n_experiences + 1)
+        raise ValueError(
+            f"expected weights 'plain', 'cumulative' or numbers but got {weights!r}"
+        )
+    given = np.asarray(weights, dtype=np.float64)
+    if given.shape != (n_experiences,) or not (np.isfinite(given) & (given >= 0)).all():
+        raise ValueError(
+            f"expected {n_experiences} finite weights >= 0 but got {given.tolist()}"
+        )
+    return given
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.rjust, row, widths)) for row in rows]
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _percent(value: float) -> str:
+    return "-" if math.isnan(value) else f"{100 * value:.1f}"

@@ -1,0 +1,288 @@
+"""The task matrix of moment recall, filled while a strategy trains and evaluates."""
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Any, Literal
+
+from avalanche.evaluation import PluginMetric
+from avalanche.evaluation.metric_results import MetricValue
+
+from avalanche_vilco.evaluation.functional.recall import Budget
+from avalanche_vilco.evaluation.matrix import TaskMatrix, Weights
+from avalanche_vilco.evaluation.metrics.recall import MomentRecall
+from avalanche_vilco.evaluation.metrics.strategy import (
+    decoded,
+    metric_value,
+    n_experiences_of,
+    release_decoded,
+)
+
+Future = Literal["nan", "value"]
+Emission = Literal["average", "forgetting"]
+
+_AVERAGE: tuple[Emission, ...] = ("average",)
+_FORGETTING: tuple[Emission, ...] = ("forgetting",)
+
+
+class MomentTaskMatrix(PluginMetric[dict[str, TaskMatrix]]):
+    """One :class:`~avalanche_vilco.evaluation.matrix.TaskMatrix` per recall value.
+
+    Row i describes the model that training on experience i left behind. Evaluations of
+    one stream fill it, whichever other streams are evaluated, and the last one wins. A
+    training iteration empties the row of its experience, so that scores of a
+    half-trained model (``eval_every``) never outlive the next iteration, while the
+    evaluation after the last one stays; training on experience i again starts its row
+    again. Evaluations before any training are left out.
+
+    Several experiences trained at once (``JointTraining``) fill the row of the last
+    one, parts of an experience (online streams) the row of their experience.
+
+    At the end of an evaluation, ``AverageRecall@1x_tIoU0.5`` (P_i) and
+    ``BwF_Recall@1x_tIoU0.5`` (BwF_i, lower is better) are emitted, unless a cell they
+    need is empty: ``matrices[...].missing()`` then tells which and why.
+
+    :param recall: the state to fill in each evaluated experience.
+    :param n_experiences: size of the matrices; the length of the evaluated stream by
+        default.
+    :param stream: name of the stream that fills the matrices.
+    :param future: "nan" leaves p[i, j > i] empty, because a model that learns its
+        queries one experience at a time has no output for them yet; "value" records
+        it, for models that can transfer.
+    :param emit: which numbers are emitted.
+    :param weights: weights of the tasks in both, see
+        :meth:`~avalanche_vilco.evaluation.matrix.TaskMatrix.average`.
+    :raises ValueError: if ``future`` or ``emit`` is none of its options.
+    """
+
+    def __init__(
+        self,
+        recall: MomentRecall,
+        *,
+        n_experiences: int | None = None,
+        stream: str = "test",
+        future: Future = "nan",
+        emit: Collection[Emission] = _AVERAGE + _FORGETTING,
+        weights: Weights = "plain",
+    ) -> None:
+        super().__init__()
+        if future not in ("nan", "value"):
+            raise ValueError(f"expected future 'nan' or 'value' but got {future!r}")
+        if not set(emit) <= {"average", "forgetting"}:
+            raise ValueError(
+                f"expected emit within 'average', 'forgetting' but got {emit}"
+            )
+        self._recall = recall
+        self._n_experiences = n_experiences
+        self._stream = stream
+        self._future = future
+        self._emit = emit
+        self._weights = weights
+        self._matrices: dict[str, TaskMatrix] = {}
+        self._row: int | None = None
+        self._may_hold_scores = False
+
+    @property
+    def matrices(self) -> dict[str, TaskMatrix]:
+        """Matrix by recall name; empty before the first evaluation that counts."""
+        return self._matrices
+
+    def reset(self) -> None:
+        """Forget the hits of the current experience; the matrices stay."""
+        self._recall.reset()
+
+    def result(self) -> dict[str, TaskMatrix]:
+        """The matrices filled so far.
+
+        :return: matrix by recall name.
+        """
+        return self._matrices
+
+    def before_training_exp(self, strategy: Any) -> None:
+        """Turn to the row of the experience to train.
+
+        :param strategy: strategy in its training loop.
+        """
+        self._row = _trained_experience(strategy)
+        self._may_hold_scores = True
+
+    def before_training_iteration(self, strategy: Any) -> None:
+        """Empty the row, whose scores are those of another model from here on.
+
+        :param strategy: strategy in its training loop.
+        """
+        if self._may_hold_scores and self._row is not None:
+            for matrix in self._matrices.values():
+                if self._row < matrix.n_experiences:
+                    matrix.clear_row(self._row)
+            self._may_hold_scores = False
+
+    def before_eval_exp(self, strategy: Any) -> None:
+        """Start a new experience.
+
+        :param strategy: strategy in its evaluation loop.
+        """
+        self.reset()
+        cell = self._cell(strategy)
+        if cell is not None:
+            self._prepare(cell, strategy.experience.origin_stream)
+
+    def after_eval_iteration(self, strategy: Any) -> None:
+        """Count the hits of the current mini-batch.
+
+        :param strategy: strategy in its evaluation loop.
+        """
+        cell = self._cell(strategy)
+        if cell is not None and not self._is_unlearnt(*cell):
+            self._recall.update(*decoded(strategy))
+
+    def after_eval_exp(self, strategy: Any) -> None:
+        """Fill the cell of the experience just evaluated.
+
+        :param strategy: strategy in its evaluation loop.
+        """
+        release_decoded(strategy)
+        cell = self._cell(strategy)
+        if cell is not None:
+            self._fill(*cell)
+
+    def after_eval(self, strategy: Any) -> list[MetricValue]:
+        """Emit average and forgetting of the current row.
+
+        :param strategy: strategy at the end of its evaluation loop.
+        :return: the values that can be computed.
+        """
+        cell = self._cell(strategy)
+        if cell is None:
+            return []
+        return [
+            metric_value(self, name, value, strategy, experience=False)
+            for name, value in self._summary(cell[0]).items()
+            if not math.isnan(value)
+        ]
+
+    def __str__(self) -> str:
+        return "TaskMatrix"
+
+    def _cell(self, strategy: Any) -> tuple[int, int] | None:
+        """Row and column of the current evaluation, None if it does not count."""
+        experience = strategy.experience
+        if self._row is None or experience is None:
+            return None
+        if experience.origin_stream.name != self._stream:
+            return None
+        return self._row, experience.current_experience
+
+    def _is_unlearnt(self, row: int, column: int) -> bool:
+        return self._future == "nan" and column > row
+
+    def _prepare(self, cell: tuple[int, int], stream: Any) -> None:
+        if self._n_experiences is None:
+            self._n_experiences = n_experiences_of(stream)
+        size = _checked_size(self._n_experiences, cell)
+        if not self._matrices:
+            self._matrices = {name: TaskMatrix(size) for name in self._recall.names}
+
+    def _fill(self, row: int, column: int) -> None:
+        self._may_hold_scores = True
+        if self._is_unlearnt(row, column):
+            reason = f"queries of experience {column} are not learnt yet after "
+            for matrix in self._matrices.values():
+                matrix.leave_empty(row, column, f"{reason}experience {row}")
+            return
+        values = self._recall.compute() if self._recall.update_called else {}
+        for name, matrix in self._matrices.items():
+            value = values.get(name, math.nan)
+            if math.isnan(value):
+                matrix.exclude(column, f"experience {column} has no ground truth")
+            else:
+                matrix.record(row, column, value)
+
+    def _summary(self, row: int) -> dict[str, float]:
+        values = {}
+        for name, matrix in self._matrices.items():
+            if "average" in self._emit:
+                average = matrix.average(row, weights=self._weights)
+                values[f"Average{name}"] = average
+            if "forgetting" in self._emit:
+                forgetting = matrix.backward_forgetting(row, weights=self._weights)
+                values[f"BwF_{name}"] = forgetting
+        return values
+
+
+def task_matrix_metrics(
+    *,
+    k: Sequence[int] = (1, 5),
+    tiou: Sequence[float] = (0.3, 0.5),
+    budget: Budget = "per_gt",
+    n_experiences: int | None = None,
+    stream: str = "test",
+    future: Future = "nan",
+    emit: Collection[Emission] = _AVERAGE + _FORGETTING,
+    weights: Weights = "plain",
+) -> list[MomentTaskMatrix]:
+    """Plugin that fills task matrices of moment recall and logs P_i and BwF_i.
+
+    :param k: numbers of predictions to look at.
+    :param tiou: thresholds in (0, 1].
+    :param budget: "per_gt" for Ego4D's R@kx, "fixed" for R@k.
+    :param n_experiences: size of the matrices; the length of the stream by default.
+    :param stream: name of the stream that fills the matrices.
+    :param future: "nan" or "value" for experiences that are not learnt yet.
+    :param emit: which of "average" and "forgetting" are logged.
+    :param weights: weights of the tasks in both.
+    :return: one :class:`MomentTaskMatrix`, as a list for ``EvaluationPlugin``.
+    :raises ValueError: if an option is out of range.
+    """
+    matrix = MomentTaskMatrix(
+        MomentRecall(k=k, tiou=tiou, budget=budget),
+        n_experiences=n_experiences,
+        stream=stream,
+        future=future,
+        emit=emit,
+        weights=weights,
+    )
+    return [matrix]
+
+
+def average_performance_metrics(**options: Any) -> list[MomentTaskMatrix]:
+    """Plugin that logs the average recall P_i only.
+
+    :param options: as for :func:`task_matrix_metrics`, without ``emit``.
+    :return: one :class:`MomentTaskMatrix`, as a list for ``EvaluationPlugin``.
+    """
+    return task_matrix_metrics(emit=_AVERAGE, **options)
+
+
+def backward_forgetting_metrics(**options: Any) -> list[MomentTaskMatrix]:
+    """Plugin that logs backward forgetting BwF_i of the recall only.
+
+    :param options: as for :func:`task_matrix_metrics`, without ``emit``.
+    :return: one :class:`MomentTaskMatrix`, as a list for ``EvaluationPlugin``.
+    """
+    return task_matrix_metrics(emit=_FORGETTING, **options)
+
+
+def _trained_experience(strategy: Any) -> int:
+    # JointTraining iterates over the first of its experiences only.
+    experiences = getattr(strategy, "_experiences", None) or [strategy.experience]
+    return max(int(_whole(each).current_experience) for each in experiences)
+
+
+def _whole(experience: Any) -> Any:
+    whole = getattr(experience, "origin_experience", None)
+    return experience if whole is None else whole
+
+
+def _checked_size(size: int | None, cell: tuple[int, int]) -> int:
+    if size is None:
+        raise ValueError(
+            "expected n_experiences to be given, because the evaluated stream has no "
+            "length"
+        )
+    if max(cell) >= size:
+        raise ValueError(
+            f"expected experiences below {size}, the size of the matrix, but got "
+            f"p{list(cell)}; evaluate a stream with one experience per trained one "
+            "or pass n_experiences"
+        )
+    return size

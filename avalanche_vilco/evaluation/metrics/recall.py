@@ -1,0 +1,251 @@
+"""Moment recall: a torchmetrics state and two plugins for Avalanche.
+
+Values are named ``Recall@1x_tIoU0.5`` where k is counted per ground-truth window and
+``Recall@1_tIoU0.5`` where it is fixed; ``_tIoUmean`` is the mean over the thresholds.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torchmetrics
+from avalanche.evaluation import PluginMetric
+from avalanche.evaluation.metric_results import MetricValue
+from torch import Tensor
+
+from avalanche_vilco.evaluation.functional.recall import (
+    Budget,
+    check_recall_options,
+    recall_hits,
+)
+from avalanche_vilco.evaluation.metrics.strategy import (
+    MomentPredictions,
+    MomentTargets,
+    decoded,
+    metric_value,
+    n_experiences_of,
+    release_decoded,
+)
+
+
+class MomentRecall(torchmetrics.Metric):
+    """Share of ground-truth windows found, for several k and thresholds at once.
+
+    The states are sums of hits and of ground-truth windows on the predictions'
+    device; they add up over batches and processes.
+
+    :param k: numbers of predictions to look at.
+    :param tiou: thresholds in (0, 1].
+    :param budget: "per_gt" or "fixed", see
+        :func:`~avalanche_vilco.evaluation.functional.recall.recall_hits`.
+    :param strict: True asks for tIoU above the threshold instead of at it.
+    :param sort: False ranks predictions in the order given.
+    :param kwargs: options of ``torchmetrics.Metric``.
+    :raises ValueError: if an option is out of range.
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+
+    hits: Tensor
+    total: Tensor
+
+    def __init__(
+        self,
+        *,
+        k: Sequence[int] = (1, 5),
+        tiou: Sequence[float] = (0.3, 0.5),
+        budget: Budget = "per_gt",
+        strict: bool = False,
+        sort: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_recall_options(k, tiou, budget)
+        self.k, self.tiou, self.budget = tuple(k), tuple(tiou), budget
+        self.strict, self.sort = strict, sort
+        no_hits = torch.zeros(len(self.k), len(self.tiou), dtype=torch.long)
+        self.add_state("hits", no_hits, dist_reduce_fx="sum")
+        self.add_state("total", torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, predictions: MomentPredictions, targets: MomentTargets) -> None:
+        """Count the hits of a mini-batch.
+
+        :param predictions: scored windows.
+        :param targets: ground-truth windows.
+        """
+        if self.hits.device != predictions.scores.device:
+            self.to(predictions.scores.device)
+        hits = recall_hits(
+            predictions.segments_sec,
+            predictions.scores,
+            predictions.labels,
+            targets.segments_sec,
+            targets.labels,
+            k=self.k,
+            tiou=self.tiou,
+            budget=self.budget,
+            strict=self.strict,
+            sort=self.sort,
+        )
+        self.hits += hits.sum(dim=(0, 1))
+        self.total += (targets.labels >= 0).sum()
+
+    def compute(self) -> dict[str, float]:
+        """Recall by name, all NaN if there was no ground truth.
+
+        :return: floats in [0, 1].
+        """
+        # The mean over thresholds rides along as one more column.
+        columns = torch.cat([self.hits, self.hits.sum(dim=1, keepdim=True)], dim=1)
+        *counts, total = torch.cat([columns.flatten(), self.total[None]]).tolist()
+        n_windows = ([total] * len(self.tiou) + [total * len(self.tiou)]) * len(self.k)
+        shares = [
+            n / of if of else float("nan")
+            for n, of in zip(counts, n_windows, strict=True)
+        ]
+        return dict(zip(self.names, shares, strict=True))
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the values that :meth:`compute` gives."""
+        times = "x" if self.budget == "per_gt" else ""
+        levels = [*(f"{level:g}" for level in self.tiou), "mean"]
+        return [f"Recall@{k}{times}_tIoU{level}" for k in self.k for level in levels]
+
+
+class _RecallPlugin(PluginMetric[dict[str, float]]):
+    """What the two levels share: counting hits in every evaluated mini-batch."""
+
+    def __init__(self, recall: MomentRecall) -> None:
+        super().__init__()
+        self._recall = recall
+
+    def reset(self) -> None:
+        """Forget the hits counted so far."""
+        self._recall.reset()
+
+    def result(self) -> dict[str, float]:
+        """Recall by name since the last reset.
+
+        :return: floats in [0, 1], NaN without ground truth.
+        """
+        if not self._recall.update_called:
+            return dict.fromkeys(self._recall.names, float("nan"))
+        return self._recall.compute()
+
+    def after_eval_iteration(self, strategy: Any) -> None:
+        """Count the hits of the current mini-batch.
+
+        :param strategy: strategy in its evaluation loop.
+        """
+        self._recall.update(*decoded(strategy))
+
+
+class ExperienceRecall(_RecallPlugin):
+    """Recall on each evaluated experience.
+
+    :param recall: the state to fill.
+    """
+
+    def before_eval_exp(self, strategy: Any) -> None:
+        """Start a new experience.
+
+        :param strategy: strategy in its evaluation loop.
+        """
+        self.reset()
+
+    def after_eval_exp(self, strategy: Any) -> list[MetricValue]:
+        """Emit the recall on the experience.
+
+        :param strategy: strategy in its evaluation loop.
+        :return: one value per k and threshold.
+        """
+        release_decoded(strategy)
+        return [
+            metric_value(self, f"{name}_Exp", value, strategy, experience=True)
+            for name, value in self.result().items()
+        ]
+
+    def __str__(self) -> str:
+        return "Recall_Exp"
+
+
+class StreamRecall(_RecallPlugin):
+    """Recall on all windows of the evaluated experiences together.
+
+    Every window weighs the same, whatever its experience. If only a part of the
+    stream was evaluated, the name says how much: ``Recall@1x_tIoU0.5_Stream_1of3``.
+
+    :param recall: the state to fill.
+    """
+
+    def __init__(self, recall: MomentRecall) -> None:
+        super().__init__(recall)
+        self._evaluated: set[int] = set()
+
+    def before_eval(self, strategy: Any) -> None:
+        """Start a new evaluation.
+
+        :param strategy: strategy in its evaluation loop.
+        """
+        self.reset()
+        self._evaluated.clear()
+
+    def after_eval_exp(self, strategy: Any) -> None:
+        """Note that the experience was evaluated.
+
+        :param strategy: strategy in its evaluation loop.
+        """
+        release_decoded(strategy)
+        self._evaluated.add(strategy.experience.current_experience)
+
+    def after_eval(self, strategy: Any) -> list[MetricValue]:
+        """Emit the recall on the experiences evaluated.
+
+        :param strategy: strategy at the end of its evaluation loop.
+        :return: one value per k and threshold, none if nothing was evaluated.
+        """
+        if not self._evaluated:
+            return []
+        suffix = f"Stream{self._coverage(strategy.experience.origin_stream)}"
+        return [
+            metric_value(self, f"{name}_{suffix}", value, strategy, experience=False)
+            for name, value in self.result().items()
+        ]
+
+    def _coverage(self, stream: Any) -> str:
+        n_all = n_experiences_of(stream)
+        if n_all is None or len(self._evaluated) >= n_all:
+            return ""
+        return f"_{len(self._evaluated)}of{n_all}"
+
+    def __str__(self) -> str:
+        return "Recall_Stream"
+
+
+def recall_metrics(
+    *,
+    k: Sequence[int] = (1, 5),
+    tiou: Sequence[float] = (0.3, 0.5),
+    budget: Budget = "per_gt",
+    experience: bool = True,
+    stream: bool = True,
+) -> list[PluginMetric[dict[str, float]]]:
+    """Plugins that log moment recall in evaluation.
+
+    :param k: numbers of predictions to look at.
+    :param tiou: thresholds in (0, 1].
+    :param budget: "per_gt" for Ego4D's R@kx, "fixed" for R@k.
+    :param experience: True logs the recall on each experience.
+    :param stream: True logs the recall on all evaluated experiences together.
+    :return: plugins for ``EvaluationPlugin``.
+    :raises ValueError: if an option is out of range.
+    """
+    plugins: list[PluginMetric[dict[str, float]]] = []
+    if experience:
+        plugins.append(ExperienceRecall(MomentRecall(k=k, tiou=tiou, budget=budget)))
+    if stream:
+        plugins.append(StreamRecall(MomentRecall(k=k, tiou=tiou, budget=budget)))
+    return plugins

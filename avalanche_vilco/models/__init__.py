@@ -1,0 +1,1 @@
+"""Text-conditioned localisers, their packed output, losses and decoding."""

@@ -1,0 +1,223 @@
+"""Building blocks, time-major: sequences are (B, T, D), masks (B, T) bool."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class MaskedConv1d(nn.Conv1d):
+    """Convolution over (B, T, D) that sees zeros beyond a clip's end.
+
+    With stride s, output step t is centred on input step s * t.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int = 3,
+        *,
+        stride: int = 1,
+        groups: int = 1,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride=stride,
+            padding=kernel_size // 2,
+            groups=groups,
+            bias=bias,
+        )
+
+    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Convolve.
+
+        :param x: (B, T, in_channels).
+        :param valid: (B, T) bool.
+        :return: (B, T / stride, out_channels); steps beyond the clip's end are not
+            cleared.
+        """
+        masked = (x * valid[..., None].to(x.dtype)).transpose(1, 2)
+        return super().forward(masked).transpose(1, 2)
+
+
+class ConvNormReLU(nn.Module):
+    """Convolution, LayerNorm over channels, ReLU."""
+
+    def __init__(self, in_dim: int, out_dim: int, kernel_size: int = 3) -> None:
+        super().__init__()
+        self.conv = MaskedConv1d(in_dim, out_dim, kernel_size, bias=False)
+        self.norm = nn.LayerNorm(out_dim)
+
+    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+        """(B, T, in_dim), (B, T) -> (B, T, out_dim)."""
+        return F.relu(self.norm(self.conv(x, valid)))
+
+
+class FeedForward(nn.Sequential):
+    """Two linear layers with GELU between."""
+
+    def __init__(self, dim: int, *, expansion: int = 4, dropout: float = 0.0) -> None:
+        super().__init__(
+            nn.Linear(dim, expansion * dim),
+            nn.GELU(),
+            nn.Dropout(dropout),
+            nn.Linear(expansion * dim, dim),
+            nn.Dropout(dropout),
+        )
+
+
+class ConvSelfAttention(nn.Module):
+    """Self-attention after a depthwise convolution, which brings local context and,
+    with stride 2, halves the sequence.
+
+    :param dim: width D.
+    :param n_heads: heads; must divide dim.
+    :param stride: 1 or 2.
+    """
+
+    def __init__(self, dim: int, n_heads: int, *, stride: int = 1) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.conv = MaskedConv1d(dim, dim, stride=stride, groups=dim, bias=False)
+        self.norm = nn.LayerNorm(dim)
+        self.query_key_value = nn.Linear(dim, 3 * dim)
+        self.out = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, valid: Tensor, valid_out: Tensor) -> Tensor:
+        """Attend.
+
+        :param x: (B, T, D).
+        :param valid: (B, T) bool.
+        :param valid_out: (B, T / stride) bool.
+        :return: (B, T / stride, D).
+        """
+        local = self.norm(self.conv(x, valid))
+        return self.out(
+            _attend(self.query_key_value(local).chunk(3, -1), valid_out, self.n_heads)
+        )
+
+
+class CrossAttention(nn.Module):
+    """Attention from video steps to text tokens.
+
+    The tokens may be shared by the batch (first dim 1): then keys and values are
+    computed once.
+    """
+
+    def __init__(self, dim: int, n_heads: int) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.query = nn.Linear(dim, dim)
+        self.key_value = nn.Linear(dim, 2 * dim)
+        self.out = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, tokens: Tensor, valid_tokens: Tensor) -> Tensor:
+        """Attend.
+
+        :param x: (B, T, D).
+        :param tokens: (B or 1, L, D).
+        :param valid_tokens: (B or 1, L) bool, at least one True a row.
+        :return: (B, T, D).
+        """
+        parts = (self.query(x), *self.key_value(tokens).chunk(2, dim=-1))
+        return self.out(_attend(parts, valid_tokens, self.n_heads))
+
+
+class CrossModalBlock(nn.Module):
+    """Pre-norm transformer block over video steps that looks at the text.
+
+    :param dim: width D.
+    :param n_heads: heads.
+    :param stride: 2 halves the sequence.
+    :param dropout: of the feed-forward part.
+    """
+
+    def __init__(
+        self, dim: int, n_heads: int, *, stride: int = 1, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.stride = stride
+        self.attention_norm = nn.LayerNorm(dim)
+        self.attention = ConvSelfAttention(dim, n_heads, stride=stride)
+        self.cross_norm = nn.LayerNorm(dim)
+        self.cross_attention = CrossAttention(dim, n_heads)
+        self.feed_norm = nn.LayerNorm(dim)
+        self.feed_forward = FeedForward(dim, dropout=dropout)
+
+    def forward(
+        self, x: Tensor, valid: Tensor, tokens: Tensor, valid_tokens: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Fuse and, with stride 2, halve.
+
+        :param x: (B, T, D).
+        :param valid: (B, T) bool.
+        :param tokens: (B or 1, L, D).
+        :param valid_tokens: (B or 1, L) bool.
+        :return: (B, T / stride, D) and its mask.
+        """
+        valid_out = valid[:, :: self.stride]
+        skip = x if self.stride == 1 else _masked_max_pool(x, valid)
+        x = skip + self.attention(self.attention_norm(x), valid, valid_out)
+        x = x + self.cross_attention(self.cross_norm(x), tokens, valid_tokens)
+        x = x + self.feed_forward(self.feed_norm(x))
+        return x * valid_out[..., None].to(x.dtype), valid_out
+
+
+def _masked_max_pool(x: Tensor, valid: Tensor) -> Tensor:
+    lowest = torch.finfo(x.dtype).min
+    hidden = x.masked_fill(~valid[..., None], lowest).transpose(1, 2)
+    pooled = F.max_pool1d(hidden, kernel_size=3, stride=2, padding=1)
+    return pooled.transpose(1, 2).masked_fill(~valid[:, ::2, None], 0.0)
+
+
+class TextBlock(nn.Module):
+    """Pre-norm transformer block over the tokens of each query."""
+
+    def __init__(self, dim: int, n_heads: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.attention_norm = nn.LayerNorm(dim)
+        self.query_key_value = nn.Linear(dim, 3 * dim)
+        self.out = nn.Linear(dim, dim)
+        self.feed_norm = nn.LayerNorm(dim)
+        self.feed_forward = FeedForward(dim, dropout=dropout)
+
+    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+        """(K, L, D), (K, L) with at least one True a row -> (K, L, D)."""
+        parts = self.query_key_value(self.attention_norm(x)).chunk(3, -1)
+        x = x + self.out(_attend(parts, valid, self.n_heads))
+        return x + self.feed_forward(self.feed_norm(x))
+
+
+def _attend(parts: Sequence[Tensor], valid_keys: Tensor, n_heads: int) -> Tensor:
+    """Multi-head attention of (B, T, D) queries over (B or 1, S, D) keys and values,
+    of which ``valid_keys`` (B or 1, S) are looked at."""
+    # (B, T, D) -> (B, H, T, D / H)
+    query, key, value = (
+        part.unflatten(-1, (n_heads, -1)).transpose(1, 2) for part in parts
+    )
+    key, value = (part.expand(len(query), -1, -1, -1) for part in (key, value))
+    mask = valid_keys[:, None, None, :]
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    return attended.transpose(1, 2).flatten(2)
+
+
+def sinusoid_positions(n_steps: int, dim: int, device: torch.device) -> Tensor:
+    """Sinusoidal position code.
+
+    :param n_steps: T.
+    :param dim: even width D.
+    :return: (T, D), values in [-1, 1].
+    """
+    position = torch.arange(n_steps, device=device, dtype=torch.float32)[:, None]
+    channel = torch.arange(0, dim, 2, device=device, dtype=torch.float32)
+    angle = position * torch.exp(channel * (-math.log(10000.0) / dim))
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)

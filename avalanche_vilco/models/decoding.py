@@ -1,0 +1,122 @@
+"""From packed outputs to ranked windows."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from avalanche_vilco.data.batch import MomentTargets, TensorBatch
+from avalanche_vilco.models.output import point_grid, query_logits, window_offsets
+from avalanche_vilco.ops.nms import soft_nms
+from avalanche_vilco.ops.timeline import grid_to_seconds
+
+
+class MomentPredictions(TensorBatch):
+    """Ranked windows of a batch of clips, best first."""
+
+    padding: ClassVar = {"segments_sec": 0.0, "scores": 0.0, "labels": -1}
+
+    segments_sec: Tensor
+    """(B, M, 2) float64 clip seconds."""
+    scores: Tensor
+    """(B, M) float32 in [0, 1], after suppression; 0 where there is no window."""
+    labels: Tensor
+    """(B, M) int64 query channel, -1 where there is no window."""
+
+
+class MomentDecoder:
+    """Scores, windows and suppression, for a whole batch on its device.
+
+    Candidates are the best (query, point) pairs of a clip; windows are clamped to
+    the clip; Gaussian soft-NMS within each query gives the final ranking over all
+    queries. Equal scores rank by query channel, then from fine to coarse points.
+
+    :param score_threshold: candidates score above it, in [0, 1).
+    :param max_candidates: candidates of a clip before suppression.
+    :param sigma: width of the Gaussian (0.99: what the public code uses).
+    :param min_score: windows that decay below it are dropped.
+    :param max_windows: windows of a clip at most.
+    """
+
+    def __init__(
+        self,
+        *,
+        score_threshold: float = 1e-3,
+        max_candidates: int = 1000,
+        sigma: float = 0.99,
+        min_score: float = 1e-4,
+        max_windows: int = 200,
+    ) -> None:
+        self.score_threshold = score_threshold
+        self.max_candidates = max_candidates
+        self.sigma = sigma
+        self.min_score = min_score
+        self.max_windows = max_windows
+
+    @torch.no_grad()
+    def __call__(self, output: Tensor, targets: MomentTargets) -> MomentPredictions:
+        """Decode.
+
+        :param output: (B, K + 2, P).
+        :param targets: geometry only: valid steps, durations, feature rates.
+        """
+        output = output.float()
+        scores, labels, points = self._candidates(output, targets)
+        windows = _windows_sec(output, points, targets)
+        real = scores > self.score_threshold
+        real &= windows[..., 1] > windows[..., 0]
+        scores = torch.where(real, scores, 0.0)
+        kept, final = soft_nms(
+            windows,
+            scores,
+            labels,
+            sigma=self.sigma,
+            min_score=self.min_score,
+            max_segments=self.max_windows,
+        )
+        return _gather(windows, labels, kept, final)
+
+    def _candidates(
+        self, output: Tensor, targets: MomentTargets
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, N) scores, channels and points of the best pairs."""
+        n_points = output.shape[-1]
+        grid = point_grid(n_points, targets.valid.shape[1], output.device)
+        scores = query_logits(output).sigmoid() * grid.valid(targets.valid)[:, None]
+        flat = scores.flatten(1)
+        best, index = flat.topk(min(self.max_candidates, flat.shape[1]), dim=1)
+        return best, index // n_points, index % n_points
+
+
+def _windows_sec(output: Tensor, points: Tensor, targets: MomentTargets) -> Tensor:
+    """(B, N, 2) float64 windows at the given points, clamped to the clip."""
+    grid = point_grid(output.shape[-1], targets.valid.shape[1], output.device)
+    both = points[:, None].expand(-1, 2, -1)
+    offsets = window_offsets(output).gather(2, both).double()
+    strides = grid.strides[points].double()
+    steps = grid.steps[points].double()
+    ends = torch.stack(
+        [steps - offsets[:, 0] * strides, steps + offsets[:, 1] * strides], dim=-1
+    )
+    rate = targets.features_per_sec[:, None, None]
+    seconds = grid_to_seconds(ends, rate)
+    longest = targets.duration_sec[:, None, None]
+    return torch.minimum(seconds.clamp(min=0), longest)
+
+
+def _gather(
+    windows: Tensor, labels: Tensor, kept: Tensor, scores: Tensor
+) -> MomentPredictions:
+    filled = kept >= 0
+    if not windows.shape[1]:
+        windows = windows.new_zeros(len(windows), 1, 2)
+        labels = labels.new_zeros(len(labels), 1)
+    spot = kept.clamp(min=0)
+    chosen = windows.gather(1, spot[..., None].expand(-1, -1, 2))
+    return MomentPredictions(
+        segments_sec=torch.where(filled[..., None], chosen, 0.0),
+        scores=torch.where(filled, scores, 0.0),
+        labels=torch.where(filled, labels.gather(1, spot), -1),
+    )

@@ -1,0 +1,209 @@
+"""Losses of moment localisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from avalanche_vilco.data.batch import MomentTargets
+from avalanche_vilco.models.output import (
+    OFFSET_LOW,
+    OFFSET_SPAN,
+    PointGrid,
+    point_grid,
+    query_logits,
+    window_offsets,
+)
+
+
+@dataclass(frozen=True)
+class PointTargets:
+    """What each point should say."""
+
+    classes: Tensor
+    """(B, K, P) float 0 or 1."""
+    offsets: Tensor
+    """(B, 2, P) distances to start and end in strides."""
+    positive: Tensor
+    """(B, P) bool, points that answer for a window."""
+
+
+def assign_points(
+    grid: PointGrid,
+    targets: MomentTargets,
+    n_queries: int,
+    *,
+    centre_radius: float = 1.5,
+) -> PointTargets:
+    """Label points with windows (ActionFormer's rule, made complete).
+
+    A point answers for a window if it lies inside it, within ``centre_radius``
+    strides of its centre, and the larger of its two distances is what its level
+    answers for. Among several windows the shortest wins; equally short ones all
+    count. A window that no point qualifies for gets the nearest point of the finest
+    level, so every window of a known query has a positive unless shorter windows
+    hold all of its points.
+
+    :param grid: the output's points.
+    :param targets: windows in grid steps; those of channels >= n_queries are
+        ignored.
+    :param n_queries: K, channels of the output.
+    :param centre_radius: in strides.
+    """
+    # An empty window stands in where no clip of the batch has one.
+    segments = F.pad(targets.segments, (0, 0, 0, 1))
+    labels = F.pad(targets.labels, (0, 1), value=-1)
+    known = (labels >= 0) & (labels < n_queries)
+    usable = known[..., None] & grid.valid(targets.valid)[:, None]
+    # (B, N, P)
+    left = grid.steps - segments[..., :1]
+    right = segments[..., 1:] - grid.steps
+    fits = usable & _answers(grid, left, right, centre_radius)
+    fits = fits | (_nearest_point(grid, left, right, usable) & ~fits.any(-1, True))
+    length = (left + right).masked_fill(~fits, torch.inf)
+    shortest, winner = length.min(dim=1)
+    wins = fits & (length <= shortest[:, None] + 1e-3)
+    offsets = torch.stack([left, right], dim=1) / grid.strides
+    winner = winner[:, None, None].expand(-1, 2, 1, -1)
+    return PointTargets(
+        _multi_hot(wins, labels, n_queries),
+        offsets.gather(2, winner)
+        .squeeze(2)
+        .clamp(OFFSET_LOW, OFFSET_LOW + OFFSET_SPAN),
+        wins.any(dim=1),
+    )
+
+
+def _answers(grid: PointGrid, left: Tensor, right: Tensor, radius: float) -> Tensor:
+    from_centre = (left - right).abs() / 2
+    farther = torch.maximum(left, right)
+    in_reach = (farther >= grid.reach[:, 0]) & (farther <= grid.reach[:, 1])
+    inside = torch.minimum(left, right) > 0
+    return inside & (from_centre <= radius * grid.strides) & in_reach
+
+
+def _nearest_point(
+    grid: PointGrid, left: Tensor, right: Tensor, usable: Tensor
+) -> Tensor:
+    from_centre = (left - right).abs()
+    distance = from_centre.masked_fill(~usable | (grid.strides > 1), torch.inf)
+    return usable & F.one_hot(distance.argmin(-1), len(grid.steps)).bool()
+
+
+def _multi_hot(wins: Tensor, labels: Tensor, n_queries: int) -> Tensor:
+    n_clips, _, n_points = wins.shape
+    hot = torch.zeros(n_clips, n_queries + 1, n_points, device=wins.device)
+    rows = torch.where(wins, labels.clamp(min=0)[..., None], n_queries)
+    return hot.scatter(1, rows, 1.0)[:, :n_queries]
+
+
+def sigmoid_focal_loss(
+    logits: Tensor, targets: Tensor, *, alpha: float, gamma: float
+) -> Tensor:
+    """Focal loss of each logit (Lin et al. 2017, equation 5).
+
+    :param logits: any shape.
+    :param targets: 0 or 1, same shape.
+    :param alpha: weight of positives, in [0, 1].
+    :param gamma: focusing exponent, at least 0.
+    """
+    loss = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+    probability = logits.sigmoid()
+    miss = torch.where(targets > 0, 1 - probability, probability)
+    weight = torch.where(targets > 0, alpha, 1 - alpha)
+    return weight * miss**gamma * loss
+
+
+def distance_iou_loss(predicted: Tensor, wanted: Tensor) -> Tensor:
+    """1 - IoU + (gap of centres / length of hull)^2 of windows given by distances
+    from one point (Zheng et al. 2020, in one dimension).
+
+    :param predicted: (..., 2) distances to start and end.
+    :param wanted: (..., 2), of positive total length.
+    :return: (...), at least 0.
+    """
+    shared = torch.minimum(predicted, wanted).sum(-1).clamp(min=0)
+    length = predicted.sum(-1).clamp(min=0)
+    union = length + wanted.sum(-1) - shared
+    hull = torch.maximum(predicted, wanted).sum(-1)
+    gap = (_twice_centre(predicted) - _twice_centre(wanted)) / 2
+    tiny = torch.finfo(predicted.dtype).eps
+    iou = shared / union.clamp(min=tiny)
+    return 1 - iou + (gap / hull.clamp(min=tiny)) ** 2
+
+
+def _twice_centre(distances: Tensor) -> Tensor:
+    return distances[..., 1] - distances[..., 0]
+
+
+class MomentLoss(nn.Module):
+    """Focal loss on queries plus IoU loss on windows; stateless.
+
+    Both terms are divided by the number of positive points of the batch. The
+    classification loss runs over the queries asked of each clip, because a clip
+    holds unlabelled moments of other queries.
+
+    :param alpha: focal weight of positives.
+    :param gamma: focal exponent.
+    :param regression_weight: weight of the window term.
+    :param centre_radius: see :func:`assign_points`.
+    :param negatives: ``"asked"``, or ``"seen"`` to take every query learnt so far
+        for a negative where the clip has no window of it, as the public code does.
+    :raises ValueError: unknown ``negatives``.
+    """
+
+    def __init__(
+        self,
+        *,
+        alpha: float = 0.25,
+        gamma: float = 2.0,
+        regression_weight: float = 1.0,
+        centre_radius: float = 1.5,
+        negatives: str = "asked",
+    ) -> None:
+        super().__init__()
+        if negatives not in ("asked", "seen"):
+            raise ValueError(
+                f"expected negatives 'asked' or 'seen' but got {negatives!r}"
+            )
+        self.alpha = alpha
+        self.gamma = gamma
+        self.regression_weight = regression_weight
+        self.centre_radius = centre_radius
+        self.negatives = negatives
+
+    def forward(self, output: Tensor, targets: MomentTargets) -> Tensor:
+        """Loss of a batch.
+
+        :param output: (B, K + 2, P) packed output.
+        :param targets: of the same batch.
+        :return: 0-d tensor.
+        """
+        output = output.float()
+        grid = point_grid(output.shape[-1], targets.valid.shape[1], output.device)
+        logits = query_logits(output)
+        wanted = assign_points(
+            grid, targets, logits.shape[1], centre_radius=self.centre_radius
+        )
+        n_positive = wanted.positive.sum().clamp(min=1)
+        focal = sigmoid_focal_loss(
+            logits, wanted.classes, alpha=self.alpha, gamma=self.gamma
+        )
+        focal = (
+            focal * grid.valid(targets.valid)[:, None] * self._judged(targets, logits)
+        )
+        window = distance_iou_loss(
+            window_offsets(output).transpose(1, 2), wanted.offsets.transpose(1, 2)
+        )
+        window = torch.where(wanted.positive, window, 0.0)
+        total = focal.sum() + self.regression_weight * window.sum()
+        return total / n_positive
+
+    def _judged(self, targets: MomentTargets, logits: Tensor) -> Tensor:
+        """(B, K, 1) 1 where the classification loss runs."""
+        if self.negatives == "seen":
+            return logits.new_ones(1, 1, 1)
+        return targets.asked[:, : logits.shape[1], None].to(logits.dtype)

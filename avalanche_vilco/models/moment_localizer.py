@@ -1,0 +1,438 @@
+"""Text-conditioned localiser of moments.
+
+Video steps and query tokens meet in every block of a feature pyramid; shared heads
+give, at each point, one logit for each query learnt so far and the distances to a
+window's two ends (packed as :mod:`avalanche_vilco.models.output` says).
+
+The queries are those learnt so far, the same for every clip, in training and in
+evaluation: no model ever sees which queries a clip answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from avalanche.models import DynamicModule
+from torch import Tensor, nn
+
+from avalanche_vilco.data.batch import ClipBatch, MomentTargets
+from avalanche_vilco.models.blocks import (
+    ConvNormReLU,
+    CrossModalBlock,
+    MaskedConv1d,
+    TextBlock,
+    sinusoid_positions,
+)
+from avalanche_vilco.models.decoding import MomentDecoder, MomentPredictions
+from avalanche_vilco.models.output import (
+    MOMENT_REGRESSION_CHANNELS,
+    OFFSET_LOW,
+    OFFSET_SPAN,
+    pack_output,
+    padded_length,
+)
+
+PRIOR_PROBABILITY = 0.01
+"""Score of a new query before training (focal loss, Lin et al. 2017, section 4.1)."""
+
+
+class LearnableQuery(Protocol):
+    """What the model needs to know of a query to learn it."""
+
+    @property
+    def channel(self) -> int:
+        """Its output channel."""
+
+    @property
+    def tokens(self) -> Tensor:
+        """(L, C) token features of its text."""
+
+
+class VideoStem(nn.Module):
+    """Projection of frozen features and local context.
+
+    :param in_dim: width of the features.
+    :param dim: width D.
+    :param n_convs: convolutions after the projection.
+    """
+
+    def __init__(self, *, in_dim: int, dim: int, n_convs: int) -> None:
+        super().__init__()
+        self.projection = nn.Linear(in_dim, dim)
+        self.convs = nn.ModuleList(ConvNormReLU(dim, dim) for _ in range(n_convs))
+
+    def forward(self, features: Tensor, valid: Tensor) -> Tensor:
+        """(B, T, in_dim), (B, T) -> (B, T, D), with the position code added."""
+        x = self.projection(features)
+        for conv in self.convs:
+            x = conv(x, valid)
+        code = sinusoid_positions(x.shape[1], x.shape[2], x.device)
+        return x + (code / math.sqrt(x.shape[2])).to(x.dtype)
+
+
+class TextBranch(nn.Module):
+    """Encodes each query's tokens by itself, so a new query leaves the codes of the
+    others as they are.
+
+    :param in_dim: width of token features.
+    :param dim: width D.
+    :param n_heads: heads.
+    :param n_blocks: transformer blocks.
+    :param dropout: of the feed-forward parts.
+    """
+
+    def __init__(
+        self, *, in_dim: int, dim: int, n_heads: int, n_blocks: int, dropout: float
+    ) -> None:
+        super().__init__()
+        self.projection = nn.Linear(in_dim, dim)
+        self.norm = nn.LayerNorm(dim)
+        self.blocks = nn.ModuleList(
+            TextBlock(dim, n_heads, dropout=dropout) for _ in range(n_blocks)
+        )
+        self.null_token = nn.Parameter(torch.zeros(1, dim))
+        nn.init.normal_(self.null_token, std=0.02)
+
+    def forward(self, tokens: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode and flatten.
+
+        :param tokens: (K, L, C) token features, K may be 0.
+        :param valid: (K, L) bool.
+        :return: (1, K * L + 1, D) codes, the last a learnt "none of these", and
+            their (1, K * L + 1) mask.
+        """
+        x = self.null_token.new_empty(0, self.null_token.shape[1])
+        if len(tokens):
+            codes = self.norm(self.projection(tokens))
+            for block in self.blocks:
+                codes = block(codes, valid)
+            x = codes.flatten(0, 1)
+        known = torch.cat([valid.flatten(), valid.new_ones(1)])
+        codes = torch.cat([x, self.null_token.to(x.dtype)])
+        return codes[None], known[None]
+
+
+class FeaturePyramid(nn.Module):
+    """Cross-modal blocks: some at full length, then one for each halving.
+
+    :param dim: width D.
+    :param n_heads: heads.
+    :param n_stem_blocks: blocks at full length.
+    :param n_levels: levels, the first at full length.
+    :param dropout: of the feed-forward parts.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        n_heads: int,
+        n_stem_blocks: int,
+        n_levels: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.n_levels = n_levels
+        strides = [1] * n_stem_blocks + [2] * (n_levels - 1)
+        self.blocks = nn.ModuleList(
+            CrossModalBlock(dim, n_heads, stride=stride, dropout=dropout)
+            for stride in strides
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(n_levels))
+
+    def forward(
+        self, x: Tensor, valid: Tensor, tokens: Tensor, valid_tokens: Tensor
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Fuse video and text at all levels.
+
+        :param x: (B, T, D), T a multiple of the coarsest stride.
+        :return: for each level its (B, T / 2**l, D) features and mask.
+        """
+        n_stem = len(self.blocks) - (self.n_levels - 1)
+        features, masks = [], []
+        for i, block in enumerate(self.blocks):
+            x, valid = block(x, valid, tokens, valid_tokens)
+            if i >= n_stem - 1:
+                features.append(self.norms[len(features)](x))
+                masks.append(valid)
+        return features, masks
+
+
+class GrowingHead(MaskedConv1d):
+    """Classification convolution that gains rows as queries are learnt.
+
+    Rows of known queries are carried over bit for bit; new rows start at zero with
+    the bias of :data:`PRIOR_PROBABILITY`, so growing draws no random number.
+    """
+
+    def __init__(self, dim: int) -> None:
+        # Weights of no row cannot be initialised by torch without a warning.
+        super().__init__(dim, 1)
+        self.weight = nn.Parameter(self.weight.detach()[:0])
+        self.bias = nn.Parameter(torch.zeros(0))
+        self.out_channels = 0
+
+    def reset_parameters(self) -> None:
+        """Untrained rows, as :meth:`grow` makes them."""
+        with torch.no_grad():
+            self.weight.zero_()
+            if self.bias is not None:
+                self.bias.fill_(-math.log(1 / PRIOR_PROBABILITY - 1))
+
+    def grow(self, n_queries: int) -> None:
+        """Have at least this many rows.
+
+        :param n_queries: rows wanted.
+        """
+        have = self.out_channels
+        if n_queries <= have or self.bias is None:
+            return
+        old_weight, old_bias = self.weight.detach(), self.bias.detach()
+        self.weight = nn.Parameter(
+            old_weight.new_empty(n_queries, *old_weight.shape[1:])
+        )
+        self.bias = nn.Parameter(old_bias.new_empty(n_queries))
+        self.out_channels = n_queries
+        self.reset_parameters()
+        with torch.no_grad():
+            self.weight[:have] = old_weight
+            self.bias[:have] = old_bias
+
+
+class MomentHeads(nn.Module):
+    """Classification and regression heads, shared by all levels.
+
+    :param dim: width D.
+    :param n_convs: hidden convolutions of each head.
+    :param n_levels: levels, each with its own scale of distances.
+    """
+
+    def __init__(self, *, dim: int, n_convs: int, n_levels: int) -> None:
+        super().__init__()
+        self.cls_convs = nn.ModuleList(ConvNormReLU(dim, dim) for _ in range(n_convs))
+        self.reg_convs = nn.ModuleList(ConvNormReLU(dim, dim) for _ in range(n_convs))
+        self.cls = GrowingHead(dim)
+        self.match = nn.Linear(dim, dim, bias=False)
+        self.reg = MaskedConv1d(dim, MOMENT_REGRESSION_CHANNELS)
+        self.scale = nn.Parameter(torch.ones(n_levels))
+
+    def forward(
+        self, levels: Sequence[Tensor], masks: Sequence[Tensor], summaries: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Read queries and windows off every point.
+
+        :param levels: features of each level.
+        :param masks: their masks.
+        :param summaries: (K, D) one code for each query.
+        :return: (B, K, P) logits, (B, 2, P) distances in strides, (B, P) mask.
+        """
+        x, valid, is_point = _join_levels(levels, masks)
+        cls = reg = x
+        for conv in self.cls_convs:
+            cls = conv(cls, valid)
+        for conv in self.reg_convs:
+            reg = conv(reg, valid)
+        logits = self._logits(cls, valid, summaries)
+        distances = self.reg(reg, valid) * self._scales(levels)
+        offsets = _bounded(distances)
+        keep = is_point.nonzero().squeeze(1)
+        return (
+            logits.index_select(1, keep).transpose(1, 2),
+            offsets.index_select(1, keep).transpose(1, 2),
+            valid.index_select(1, keep),
+        )
+
+    def _logits(self, x: Tensor, valid: Tensor, summaries: Tensor) -> Tensor:
+        if not len(summaries):
+            return x.new_zeros(*x.shape[:2], 0)
+        likeness = self.match(x) @ summaries.T.to(x.dtype) / x.shape[-1]
+        return self.cls(x, valid) + likeness
+
+    def _scales(self, levels: Sequence[Tensor]) -> Tensor:
+        counts = [level.shape[1] + 1 for level in levels]
+        per_step = [self.scale[i].expand(n) for i, n in enumerate(counts)]
+        return torch.cat(per_step)[:, None]
+
+
+def _join_levels(
+    levels: Sequence[Tensor], masks: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Lay levels end to end with one empty step between, so that one convolution
+    serves all of them and none sees its neighbour."""
+    gap = levels[0].new_zeros(len(levels[0]), 1, levels[0].shape[2])
+    no = masks[0].new_zeros(len(masks[0]), 1)
+    x = torch.cat([part for level in levels for part in (level, gap)], dim=1)
+    valid = torch.cat([part for mask in masks for part in (mask, no)], dim=1)
+    is_point = torch.cat(
+        [
+            part
+            for mask in masks
+            for part in (torch.ones_like(mask[0]), torch.zeros_like(no[0]))
+        ]
+    )
+    return x, valid, is_point
+
+
+def _bounded(x: Tensor) -> Tensor:
+    """Distances in (OFFSET_LOW, OFFSET_LOW + OFFSET_SPAN), like softplus when small."""
+    return (
+        OFFSET_SPAN * torch.tanh(nn.functional.softplus(x) / OFFSET_SPAN) + OFFSET_LOW
+    )
+
+
+class MomentLocalizer(DynamicModule):
+    """Localises the moments of all queries learnt so far.
+
+    :param stem: video branch.
+    :param text: text branch.
+    :param pyramid: cross-modal encoder.
+    :param heads: classification and regression.
+    :param decoder: turns outputs into ranked windows.
+    """
+
+    query_tokens: Tensor
+    known_tokens: Tensor
+
+    def __init__(
+        self,
+        *,
+        stem: VideoStem,
+        text: TextBranch,
+        pyramid: FeaturePyramid,
+        heads: MomentHeads,
+        decoder: MomentDecoder,
+    ) -> None:
+        super().__init__()
+        self.stem = stem
+        self.text = text
+        self.pyramid = pyramid
+        self.pooled = nn.Identity()
+        """Sees (B, D) clip codes in :meth:`clip_codes`; a name for feature hooks."""
+        self.heads = heads
+        self.decoder = decoder
+        width = text.projection.in_features
+        self.register_buffer("query_tokens", torch.zeros(0, 1, width))
+        self.register_buffer("known_tokens", torch.zeros(0, 1, dtype=torch.bool))
+
+    @property
+    def n_queries(self) -> int:
+        """Queries learnt so far: K of the output."""
+        return len(self.query_tokens)
+
+    def adaptation(self, experience: Any) -> None:
+        """Learn the text of new queries and grow the head; in training mode only.
+
+        :param experience: has ``queries_in_this_experience``.
+        :raises TypeError: it has not.
+        :raises ValueError: token features have another width than the model's.
+        """
+        if not self.training:
+            return
+        queries = getattr(experience, "queries_in_this_experience", None)
+        if queries is None:
+            raise TypeError(
+                "expected an experience with queries_in_this_experience, as the "
+                f"streams of vilco_mq() have, but got {type(experience).__name__}"
+            )
+        self.learn_queries(queries)
+
+    def learn_queries(self, queries: Sequence[LearnableQuery]) -> None:
+        """Have a channel and a text for each query.
+
+        :param queries: queries; those already known are left as they are.
+        """
+        new = [query for query in queries if not self._knows(query.channel)]
+        if not new:
+            return
+        width = self.query_tokens.shape[2]
+        for query in new:
+            if query.tokens.ndim != 2 or query.tokens.shape[1] != width:
+                raise ValueError(
+                    f"expected (L, {width}) token features for query channel "
+                    f"{query.channel} but got {tuple(query.tokens.shape)}: build "
+                    "the model with text_dim=benchmark.text_dim"
+                )
+        self._resize(
+            max(query.channel for query in new) + 1,
+            max(len(query.tokens) for query in new),
+        )
+        for query in new:
+            length = len(query.tokens)
+            self.query_tokens[query.channel, :length] = query.tokens
+            self.known_tokens[query.channel, :length] = True
+
+    def _knows(self, channel: int) -> bool:
+        return channel < self.n_queries and bool(self.known_tokens[channel].any())
+
+    def _resize(self, n_queries: int, n_tokens: int) -> None:
+        rows = max(n_queries, self.n_queries)
+        tokens = max(n_tokens, self.query_tokens.shape[1])
+        size = self.query_tokens.new_zeros(rows, tokens, self.query_tokens.shape[2])
+        known = self.known_tokens.new_zeros(rows, tokens)
+        have, length = self.known_tokens.shape
+        size[:have, :length] = self.query_tokens
+        known[:have, :length] = self.known_tokens
+        self.query_tokens, self.known_tokens = size, known
+        self.heads.cls.grow(rows)
+
+    def forward(self, clips: ClipBatch) -> Tensor:
+        """Localise.
+
+        :param clips: features (B, T, C) with their mask.
+        :return: (B, K + 2, P), see :mod:`avalanche_vilco.models.output`; the same
+            form in training and in evaluation.
+        """
+        levels, masks, summaries = self._encode(clips)
+        logits, offsets, valid = self.heads(levels, masks, summaries)
+        return pack_output(logits, offsets, valid)
+
+    def clip_codes(self, clips: ClipBatch) -> Tensor:
+        """Mean of the finest level over a clip, (B, D); through ``pooled``."""
+        levels, masks, _ = self._encode(clips)
+        weights = masks[0][..., None].to(levels[0].dtype)
+        return self.pooled((levels[0] * weights).sum(1) / weights.sum(1))
+
+    def _encode(self, clips: ClipBatch) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        extra = padded_length(clips.valid.shape[1], self.pyramid.n_levels)
+        extra -= clips.valid.shape[1]
+        features = nn.functional.pad(clips.features, (0, 0, 0, extra))
+        valid = nn.functional.pad(clips.valid, (0, extra))
+        tokens, valid_tokens = self.text(self.query_tokens, self._attended_tokens())
+        x = self.stem(features, valid)
+        levels, masks = self.pyramid(x, valid, tokens, valid_tokens)
+        return levels, masks, self._summaries(tokens)
+
+    def _attended_tokens(self) -> Tensor:
+        """Mask of tokens; a channel whose query is not learnt shows one zero token,
+        since attention over nothing is undefined."""
+        empty = ~self.known_tokens.any(dim=1, keepdim=True)
+        first = torch.zeros_like(self.known_tokens)
+        first[:, :1] = True
+        return self.known_tokens | (empty & first)
+
+    def _summaries(self, tokens: Tensor) -> Tensor:
+        """(K, D) mean code of each query's tokens."""
+        if not self.n_queries:
+            return tokens.new_zeros(0, tokens.shape[2])
+        codes = tokens[0, :-1].unflatten(0, self.known_tokens.shape)
+        weights = self.known_tokens[..., None].to(codes.dtype)
+        return (codes * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+    def decode(self, output: Tensor, targets: MomentTargets) -> MomentPredictions:
+        """Ranked windows of an output; of the targets only the geometry is used.
+
+        :param output: (B, K + 2, P).
+        :param targets: lengths, durations and feature rates.
+        """
+        return self.decoder(output, targets)
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, *args: Any
+    ) -> None:
+        stored = state_dict.get(f"{prefix}known_tokens")
+        if stored is not None:
+            self._resize(*stored.shape)
+        super()._load_from_state_dict(state_dict, prefix, *args)

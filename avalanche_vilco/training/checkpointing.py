@@ -1,0 +1,57 @@
+"""Save and resume a strategy between experiences.
+
+Avalanche's checkpoints are dill files: load only those of your own runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from avalanche import checkpointing as stock
+
+_HIDDEN_MODULES = ("sgd", "adam", "adamw", "optimizer")
+
+
+def save_checkpoint(strategy: Any, path: Path | str) -> None:
+    """Write a strategy's state atomically, between two experiences.
+
+    :param strategy: not inside its training or evaluation loop.
+    :param path: file to write.
+    """
+    path = Path(path)
+    unfinished = path.with_name(path.name + ".part")
+    with _importable_optimizers():
+        stock.save_checkpoint(strategy, str(unfinished))
+    os.replace(unfinished, path)
+
+
+def load_checkpoint(strategy: Any, path: Path | str) -> tuple[Any, int]:
+    """State of a strategy from one's own checkpoint; not for files of others.
+
+    :param strategy: built as the saved one was.
+    :param path: file; where there is none the strategy is returned as it is.
+    :return: the strategy and the number of experiences it has learnt.
+    """
+    with _importable_optimizers():
+        strategy, done = stock.maybe_load_checkpoint(strategy, str(path))
+    return strategy, int(done)
+
+
+@contextmanager
+def _importable_optimizers() -> Iterator[None]:
+    """torch.optim deletes its submodules' names; without them dill pickles optimizer
+    classes by value and fails on what they refer to."""
+    added = [name for name in _HIDDEN_MODULES if not hasattr(torch.optim, name)]
+    for name in added:
+        setattr(torch.optim, name, sys.modules[f"torch.optim.{name}"])
+    try:
+        yield
+    finally:
+        for name in added:
+            delattr(torch.optim, name)

@@ -1,0 +1,1 @@
+"""Plugins: one method a file."""

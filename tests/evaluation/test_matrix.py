@@ -1,0 +1,278 @@
+import csv
+import doctest
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from avalanche_vilco.evaluation import matrix as module
+from avalanche_vilco.evaluation.matrix import TaskMatrix
+
+NAN = math.nan
+
+
+def matrix_of(rows):
+    """A matrix from its rows; rows may be short, as after i + 1 experiences."""
+    matrix = TaskMatrix(len(rows))
+    for i, row in enumerate(rows):
+        for j, value in enumerate(row):
+            if not math.isnan(value):
+                matrix.record(i, j, value)
+    return matrix
+
+
+scores = st.floats(0, 1)
+squares = st.integers(1, 5).flatmap(
+    lambda n: st.lists(st.lists(scores, min_size=n, max_size=n), min_size=n, max_size=n)
+)
+
+
+def test_the_example_in_the_documentation_holds():
+    assert doctest.testmod(module).attempted > 0
+    assert doctest.testmod(module).failed == 0
+
+
+def test_rows_are_time():
+    matrix = TaskMatrix(2)
+    matrix.record(1, 0, 0.25)
+    assert matrix[1, 0] == 0.25
+    assert math.isnan(matrix[0, 1])
+
+
+def test_forgetting_starts_with_the_second_experience():
+    matrix = matrix_of([[0.9], [0.6, 0.8]])
+    assert math.isnan(matrix.backward_forgetting(0))
+    assert matrix.backward_forgetting(1) == pytest.approx(0.3)
+    assert matrix.average(1) == pytest.approx(0.7)
+
+
+def test_improvement_is_negative_forgetting_and_positive_transfer():
+    matrix = matrix_of([[0.5], [0.7, 0.8]])
+    assert matrix.backward_forgetting() == pytest.approx(-0.2)
+    assert matrix.backward_transfer() == pytest.approx(0.2)
+    assert "BwF_i (+ = forgot)" in matrix.to_text()
+
+
+def test_swapped_indices_of_the_evaluation_card_give_another_number():
+    """The card computes p[j][j] - p[j][current], its formula p[j][j] - p[current][j].
+
+    With rows as time, its code compares a task with later tasks, not with itself later.
+    """
+    p = [[0.9, 0.1, 0.2], [0.6, 0.8, 0.3], [0.3, 0.7, 0.5]]
+    current = 2
+    card = sum(p[j][j] - p[j][current] for j in range(current)) / current
+    assert card == pytest.approx(((0.9 - 0.2) + (0.8 - 0.3)) / 2)
+    forgetting = matrix_of(p).backward_forgetting(current)
+    assert forgetting == pytest.approx(((0.9 - 0.3) + (0.8 - 0.7)) / 2)
+    transposed = np.array(p).T.tolist()
+    assert matrix_of(transposed).backward_forgetting(current) == pytest.approx(card)
+
+
+@given(squares)
+def test_numbers_follow_the_formulas_of_the_paper(rows):
+    matrix = matrix_of(rows)
+    for i in range(len(rows)):
+        average = sum(rows[i][: i + 1]) / (i + 1)
+        assert matrix.average(i) == pytest.approx(average)
+        if i:
+            drops = [rows[j][j] - rows[i][j] for j in range(i)]
+            forgetting = matrix.backward_forgetting(i)
+            assert forgetting == pytest.approx(sum(drops) / i)
+            assert matrix.backward_transfer(i) == -forgetting
+
+
+@given(squares)
+def test_cells_after_the_diagonal_change_nothing(rows):
+    full, lower = (
+        matrix_of(rows),
+        matrix_of([row[: i + 1] for i, row in enumerate(rows)]),
+    )
+    for i in range(len(rows)):
+        assert full.average(i) == lower.average(i)
+        if i:
+            assert full.backward_forgetting(i) == lower.backward_forgetting(i)
+
+
+def test_last_row_with_a_score_is_the_default():
+    matrix = matrix_of([[0.9, NAN, NAN], [0.6, 0.8, NAN], []])
+    assert matrix.last_row == 1
+    assert matrix.average() == matrix.average(1)
+    assert matrix.backward_forgetting() == matrix.backward_forgetting(1)
+
+
+def test_an_empty_matrix_has_no_numbers_and_says_so():
+    matrix = TaskMatrix(3)
+    assert matrix.last_row is None
+    assert math.isnan(matrix.average()) and math.isnan(matrix.backward_forgetting())
+    assert matrix.missing() == {(0, 0): "no score has been recorded"}
+
+
+def test_a_missing_cell_spoils_what_needs_it_and_is_named():
+    matrix = matrix_of([[0.9], [NAN, 0.8], [0.5, 0.6, 0.7]])
+    matrix.leave_empty(1, 0, "stopped by the user")
+    assert math.isnan(matrix.average(1)) and math.isnan(matrix.backward_forgetting(1))
+    assert matrix.missing(1) == {(1, 0): "stopped by the user"}
+    assert matrix.missing(2) == {}
+    assert matrix.average(2) == pytest.approx(0.6)
+
+
+def test_a_missing_diagonal_spoils_forgetting_but_not_the_average():
+    """Joint training has a last row only."""
+    matrix = matrix_of([[], [], [0.5, 0.6, 0.7]])
+    assert matrix.average() == pytest.approx(0.6)
+    assert math.isnan(matrix.backward_forgetting())
+    expected = "experience 1 was not evaluated after training experience 1"
+    assert matrix.missing()[1, 1] == expected
+
+
+def test_an_empty_experience_has_a_reason_and_is_left_out_of_means():
+    matrix = matrix_of([[0.9], [0.6, NAN], [0.4, NAN, 0.8]])
+    matrix.exclude(1, "experience 1 has no ground truth")
+    assert matrix.why(2, 1) == "experience 1 has no ground truth"
+    assert matrix.average(2) == pytest.approx(0.6)
+    assert matrix.backward_forgetting(2) == pytest.approx(0.5)
+    assert matrix.missing(2) == {}
+    assert "not in the means: 1 (experience 1 has no ground truth)" in matrix.to_text()
+
+
+def test_a_score_takes_an_excluded_experience_in_again():
+    matrix = matrix_of([[0.9], [0.6, NAN]])
+    matrix.exclude(1, "empty")
+    matrix.record(1, 1, 0.0)
+    assert matrix.excluded == {}
+    assert matrix.average() == pytest.approx(0.3)
+
+
+def test_a_mean_of_excluded_experiences_only_is_nan():
+    matrix = TaskMatrix(1)
+    matrix.exclude(0, "empty")
+    assert math.isnan(matrix.average(0))
+
+
+def test_a_recorded_cell_has_no_reason():
+    matrix = TaskMatrix(1)
+    matrix.leave_empty(0, 0, "stopped")
+    matrix.record(0, 0, 0.5)
+    assert matrix.why(0, 0) is None
+
+
+def test_a_cleared_row_forgets_scores_and_reasons():
+    matrix = matrix_of([[0.9], [0.6, 0.8]])
+    matrix.leave_empty(1, 0, "stopped")
+    matrix.clear_row(1)
+    assert np.isnan(matrix.values[1]).all()
+    assert (
+        matrix.why(1, 0) == "experience 0 was not evaluated after training experience 1"
+    )
+    assert matrix[0, 0] == 0.9
+
+
+def test_weights_by_queries_and_plain_means_are_both_available():
+    """100 queries at 0 and 1 query at 1: 1 of 101 found, half of the experiences."""
+    matrix = matrix_of([[0.0, 1.0], [0.0, 1.0]])
+    assert matrix.average(1) == 0.5
+    assert matrix.average(1, weights=[100, 1]) == pytest.approx(1 / 101)
+
+
+def test_cumulative_weights_are_those_of_the_public_code():
+    matrix = matrix_of([[0.9], [0.6, 0.8], [0.3, 0.5, 0.7]])
+    average = (1 * 0.3 + 2 * 0.5 + 3 * 0.7) / 6
+    forgetting = (1 * 0.6 + 2 * 0.3) / 3
+    assert matrix.average(weights="cumulative") == pytest.approx(average)
+    assert matrix.backward_forgetting(weights="cumulative") == pytest.approx(forgetting)
+    by_count = matrix.average(weights=[22, 44, 66])
+    assert by_count == pytest.approx(average)
+
+
+@pytest.mark.parametrize(
+    "weights", ["classes", [1.0], [1.0, -1.0], [1.0, NAN], [[1.0, 1.0]]]
+)
+def test_weights_that_do_not_fit_are_refused(weights):
+    with pytest.raises(ValueError, match="weights"):
+        matrix_of([[0.9], [0.6, 0.8]]).average(weights=weights)
+
+
+@pytest.mark.parametrize("value", [-0.01, 1.01, 54.3, NAN, math.inf])
+def test_scores_outside_0_to_1_are_refused(value):
+    with pytest.raises(ValueError, match=r"expected p\[0, 0\] in \[0, 1\] but got"):
+        TaskMatrix(1).record(0, 0, value)
+
+
+@pytest.mark.parametrize("cell", [(-1, 0), (0, -1), (2, 0), (0, 2)])
+def test_experiences_outside_the_matrix_are_refused(cell):
+    matrix = TaskMatrix(2)
+    for access in (
+        lambda: matrix.record(*cell, 0.5),
+        lambda: matrix.leave_empty(*cell, "stopped"),
+        lambda: matrix[cell],
+    ):
+        with pytest.raises(IndexError, match=r"expected experiences in 0\.\.1 but got"):
+            access()
+    with pytest.raises(IndexError):
+        matrix.average(2)
+    with pytest.raises(ValueError, match="n_experiences >= 1 but got 0"):
+        TaskMatrix(0)
+
+
+def test_values_are_a_copy():
+    matrix = matrix_of([[0.9]])
+    matrix.values[0, 0] = 0.0
+    assert matrix[0, 0] == 0.9
+
+
+def example():
+    matrix = matrix_of([[0.9, NAN, NAN], [0.25, 0.75, NAN], []])
+    matrix.leave_empty(0, 1, "queries of experience 1 are not learnt yet")
+    matrix.exclude(2, "experience 2 has no ground truth")
+    return matrix
+
+
+def test_a_matrix_survives_json_with_its_reasons():
+    content = json.loads(json.dumps(example().to_dict(), allow_nan=False))
+    assert content["orientation"].startswith("p[i][j]: row i = after training")
+    assert content["p"][0] == [0.9, None, None]
+    back = TaskMatrix.from_dict(content)
+    assert back.to_dict() == content
+    np.testing.assert_array_equal(back.values, example().values)
+    assert back.why(0, 1) == "queries of experience 1 are not learnt yet"
+
+
+def test_a_matrix_of_another_orientation_is_refused():
+    content = {**example().to_dict(), "orientation": "p[i][j]: task i, time j"}
+    with pytest.raises(ValueError, match="expected orientation"):
+        TaskMatrix.from_dict(content)
+
+
+def test_a_matrix_that_is_not_square_is_refused():
+    content = {**example().to_dict(), "p": [[0.5, 0.5], [0.5]]}
+    with pytest.raises(
+        ValueError, match=r"expected 3 rows of 3 .* got rows of \[2, 1\]"
+    ):
+        TaskMatrix.from_dict(content)
+
+
+def test_csv_names_the_orientation_and_keeps_every_digit():
+    matrix = matrix_of([[1 / 3, NAN], [0.25, 0.75]])
+    rows = list(csv.DictReader(io.StringIO(matrix.to_csv())))
+    assert [*rows[0]] == [
+        *("after_training", "evaluated_on_0", "evaluated_on_1", "P_i", "BwF_i")
+    ]
+    assert [row["after_training"] for row in rows] == ["0", "1"]
+    assert rows[0]["evaluated_on_1"] == rows[0]["BwF_i"] == ""
+    assert float(rows[0]["evaluated_on_0"]) == 1 / 3
+    assert float(rows[1]["P_i"]) == 0.5
+    assert float(rows[1]["BwF_i"]) == 1 / 3 - 0.25
+
+
+def test_text_is_an_aligned_table_in_percent():
+    matrix = matrix_of([[1.0, NAN], [0.25, 0.75]])
+    assert matrix.to_text().splitlines() == [
+        "p[i, j] in %: row = after training i, column = evaluated on j",
+        "after   on 0  on 1    P_i  BwF_i (+ = forgot)",
+        "    0  100.0     -  100.0                   -",
+        "    1   25.0  75.0   50.0                75.0",
+    ]
