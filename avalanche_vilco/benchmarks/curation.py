@@ -55,7 +55,7 @@ def query_groups(
     elif order is not None and order != "groups":
         ordered = _explicit_order(label_ids, order)
     ends = np.cumsum(sizes).tolist()
-    groups = [ordered[end - size : end] for size, end in zip(sizes, ends)]
+    groups = [ordered[end - size : end] for size, end in zip(sizes, ends, strict=True)]
     if order == "groups":
         groups = [groups[i] for i in rng.permutation(len(groups)).tolist()]
     return groups
@@ -152,7 +152,7 @@ def held_out_parents(
     :param share: share of clips to hold out, in [0, 1).
     :return: uids of the parents held out.
     """
-    placed = [clip for clip, experience in zip(clips, home) if experience >= 0]
+    placed = [clip for clip, e in zip(clips, home, strict=True) if e >= 0]
     by_parent: dict[str, list[MomentClip]] = {}
     for clip in placed:
         by_parent.setdefault(clip.video_id, []).append(clip)

@@ -248,8 +248,8 @@ def _exclusive_streams(
             streams[name] = [
                 [
                     _sample(clip, group, channels)
-                    for clip, experience in zip(members, home)
-                    if experience == e and (clip.video_id in held) == (name == "valid")
+                    for clip, place in zip(members, home, strict=True)
+                    if place == e and (clip.video_id in held) == (name == "valid")
                 ]
                 for e, group in enumerate(groups)
             ]
@@ -279,7 +279,7 @@ def _count_partition(
 ) -> None:
     windows = report.stage("protocol exclusive", "windows")
     members = report.stage("protocol exclusive", "clips")
-    for clip, experience in zip(clips, home):
+    for clip, experience in zip(clips, home, strict=True):
         total = len(clip.label_ids)
         if experience < 0:
             members.reject("no place in an experience that asks for it")
@@ -317,7 +317,7 @@ def _benchmark(
         ends = np.cumsum([len(experience) for experience in members]).tolist()
         experiences[name] = [
             _experience(data, range(end - len(own), end), e, queries, return_task_id)
-            for e, (own, end) in enumerate(zip(members, ends))
+            for e, (own, end) in enumerate(zip(members, ends, strict=True))
         ]
     info = {
         "benchmark": "vilco_mq",

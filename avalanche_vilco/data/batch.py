@@ -134,7 +134,9 @@ class TensorBatch:
 
 
 def _cat_padded(tensors: Sequence[Tensor], value: float) -> Tensor:
-    trailing = [max(sizes) for sizes in zip(*(t.shape[1:] for t in tensors))]
+    trailing = [
+        max(sizes) for sizes in zip(*(t.shape[1:] for t in tensors), strict=True)
+    ]
     return torch.cat([_pad_to(t, [len(t), *trailing], value) for t in tensors])
 
 
@@ -142,7 +144,7 @@ def _pad_to(tensor: Tensor, shape: Sequence[int], value: float) -> Tensor:
     if list(tensor.shape) == list(shape):
         return tensor
     pads: list[int] = []
-    for have, want in reversed(list(zip(tensor.shape, shape))):
+    for have, want in reversed(list(zip(tensor.shape, shape, strict=True))):
         pads += [0, want - have]
     return F.pad(tensor, pads, value=value)
 
@@ -154,7 +156,7 @@ def stack_padded(tensors: Sequence[Tensor], value: float) -> Tensor:
     :param value: filler.
     :return: (B, ...) with the largest size of each dim.
     """
-    shape = [max(sizes) for sizes in zip(*(t.shape for t in tensors))]
+    shape = [max(sizes) for sizes in zip(*(t.shape for t in tensors), strict=True)]
     return torch.stack([_pad_to(t, shape, value) for t in tensors])
 
 
@@ -211,7 +213,7 @@ def collate_moments(samples: Sequence[Sequence[Any]]) -> list[Any]:
     :param samples: inputs and targets are dicts of tensors without the batch dim.
     :return: ``[ClipBatch, MomentTargets, *attributes]``, attributes as tensors.
     """
-    inputs, targets, *attributes = zip(*samples)
+    inputs, targets, *attributes = zip(*samples, strict=True)
     return [
         _stack(ClipBatch, inputs),
         _stack(MomentTargets, targets),

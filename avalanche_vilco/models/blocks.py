@@ -36,7 +36,9 @@ class MaskedConv1d(nn.Conv1d):
             bias=bias,
         )
 
-    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+    def forward(  # type: ignore[override]
+        self, x: Tensor, valid: Tensor
+    ) -> Tensor:
         """Convolve.
 
         :param x: (B, T, in_channels).

@@ -152,7 +152,8 @@ class FeaturePyramid(nn.Module):
         :return: for each level its (B, T / 2**l, D) features and mask.
         """
         n_stem = len(self.blocks) - (self.n_levels - 1)
-        features, masks = [], []
+        features: list[Tensor] = []
+        masks: list[Tensor] = []
         for i, block in enumerate(self.blocks):
             x, valid = block(x, valid, tokens, valid_tokens)
             if i >= n_stem - 1:

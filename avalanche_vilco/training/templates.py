@@ -38,7 +38,7 @@ class BatchObjectMixin:
         evaluator: EvaluationPlugin | Callable[[], EvaluationPlugin] = moment_evaluator,
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, evaluator=evaluator, **kwargs)
+        super().__init__(*args, evaluator=evaluator, **kwargs)  # type: ignore[call-arg]
 
     def _unpack_minibatch(self) -> None:
         self.mbatch = [part.to(self.device, non_blocking=True) for part in self.mbatch]
