@@ -100,6 +100,7 @@ def experience_dataset(
     indices: Sequence[int],
     *,
     groups: Sequence[int],
+    clip_ids: Sequence[str],
     task_label: int,
     collate_fn: Callable[..., Any],
 ) -> AvalancheDataset:
@@ -109,6 +110,9 @@ def experience_dataset(
     :param indices: the samples of this experience.
     :param groups: for each of these samples the integer that class-balanced
         buffers group by.
+    :param clip_ids: for each of these samples its clip; follows it into buffers as
+        the attribute ``clip_ids``, so that what a memory holds can be told without
+        reading it.
     :param task_label: task label of the samples; always attached, since without
         one Avalanche's training loader ignores the collate function.
     :param collate_fn: makes mini-batches; survives subsets, buffers and workers.
@@ -118,6 +122,7 @@ def experience_dataset(
         [view],
         data_attributes=[
             DataAttribute(list(groups), "targets"),
+            DataAttribute(list(clip_ids), "clip_ids"),
             TaskLabels(ConstantSequence(task_label, len(view))),
         ],
         collate_fn=collate_fn,

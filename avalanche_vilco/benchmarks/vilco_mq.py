@@ -349,6 +349,7 @@ def _experience(
         data,
         indices,
         groups=head_queries(asked),
+        clip_ids=[data.samples[i].clip.clip_id for i in indices],
         task_label=experience if return_task_id else 0,
         collate_fn=collate_moments,
     )
