@@ -1,0 +1,84 @@
+"""``avalanche-vilco``: the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import avalanche_vilco
+
+USAGE = """\
+avalanche-vilco run [benchmark=vilco_mq] [strategy=naive] [seed=0] [NAME=VALUE ...]
+
+  run      train a strategy on a benchmark, print its task matrix, write results
+           (avalanche-vilco run --help lists every setting; -m sweeps over
+           comma-separated values)
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point.
+
+    :param arguments: command-line arguments without the program's name.
+    :return: exit code: 0, 1 for bad data or settings, 2 for bad usage, 130 when
+        interrupted.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(
+        prog="avalanche-vilco",
+        usage=USAGE,
+        description=avalanche_vilco.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--version", action="version", version=avalanche_vilco.__version__
+    )
+    parser.add_argument("command", choices=["run"], help=argparse.SUPPRESS)
+    parser.parse_args(arguments[:1])
+    return _run(arguments[1:])
+
+
+def _run(settings: Sequence[str]) -> int:
+    import hydra
+
+    # Hydra reads sys.argv; it also gives -m, --help and --cfg.
+    sys.argv = ["avalanche-vilco run", *settings]
+    decorate = hydra.main(
+        version_base="1.3", config_path="pkg://avalanche_vilco.conf", config_name="run"
+    )
+    try:
+        decorate(_run_config)()
+    except KeyboardInterrupt:
+        print("interrupted: the same command with resume=true goes on", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _run_config(config: Any) -> None:
+    from omegaconf import OmegaConf
+
+    settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
+    benchmark, strategy = settings.pop("benchmark"), settings.pop("strategy")
+    with warnings.catch_warnings():
+        # Avalanche and its dependencies warn of their own deprecations on import.
+        warnings.simplefilter("ignore")
+        from avalanche_vilco.cli.run import run
+
+        try:
+            run(
+                benchmark.pop("name"),
+                strategy.pop("name"),
+                benchmark_options={k: v for k, v in benchmark.items() if v is not None},
+                strategy_options=strategy,
+                **settings,
+            )
+        except (ValueError, FileNotFoundError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,344 @@
+"""Run one strategy on one benchmark and write its results."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from avalanche.evaluation.metrics import loss_metrics
+from avalanche.logging import TensorboardLogger, TextLogger
+from avalanche.training.determinism.rng_manager import RNGManager
+from avalanche.training.plugins import EvaluationPlugin
+from torch import nn
+
+from avalanche_vilco.benchmarks.query_incremental import QueryIncrementalBenchmark
+from avalanche_vilco.benchmarks.vilco_mq import vilco_mq
+from avalanche_vilco.evaluation.functional.recall import Budget
+from avalanche_vilco.evaluation.matrix import TaskMatrix
+from avalanche_vilco.evaluation.metrics.continual import (
+    MomentTaskMatrix,
+    task_matrix_metrics,
+)
+from avalanche_vilco.evaluation.metrics.recall import MomentRecall, recall_metrics
+from avalanche_vilco.models.build import vilco_mq_base, vilco_mq_tiny
+from avalanche_vilco.models.losses import MomentLoss
+from avalanche_vilco.reports.memory import memory_figures
+from avalanche_vilco.reports.results import (
+    RESULTS_VERSION,
+    summary,
+    versions,
+    weights_hash,
+    write_results,
+)
+from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpoint
+from avalanche_vilco.training.plugins.progress import ProgressPlugin
+from avalanche_vilco.training.registry import Recipe, find_recipe, look_up
+from avalanche_vilco.training.scoring import chance_level
+
+BENCHMARKS: Mapping[str, Callable[..., QueryIncrementalBenchmark]] = {
+    "vilco_mq": vilco_mq
+}
+MODELS: Mapping[str, Callable[..., nn.Module]] = {
+    "vilco_mq_tiny": vilco_mq_tiny,
+    "vilco_mq_base": vilco_mq_base,
+}
+TOP_K = (1, 5)
+TIOU = (0.3, 0.5)
+BUDGETS: tuple[Budget, ...] = ("per_gt", "fixed")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that a run depends on, besides the data."""
+
+    benchmark: str
+    strategy: str
+    seed: int
+    model: str
+    epochs: int
+    batch_size: int
+    eval_batch_size: int
+    learning_rate: float
+    weight_decay: float
+    device: str
+    num_workers: int
+    benchmark_options: Mapping[str, Any]
+    strategy_options: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {
+            name: dict(value) if isinstance(value, Mapping) else value
+            for name, value in vars(self).items()
+        }
+
+
+def run(
+    benchmark: str = "vilco_mq",
+    strategy: str = "naive",
+    seed: int = 0,
+    *,
+    model: str = "vilco_mq_tiny",
+    epochs: int = 8,
+    batch_size: int = 8,
+    eval_batch_size: int = 16,
+    learning_rate: float = 2e-3,
+    weight_decay: float = 1e-2,
+    device: str = "auto",
+    num_workers: int = 0,
+    benchmark_options: Mapping[str, Any] | None = None,
+    strategy_options: Mapping[str, Any] | None = None,
+    output: Path | str | None = None,
+    resume: bool = False,
+    echo: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Train on each experience in turn, evaluate the whole test stream after each,
+    and write results.
+
+    The defaults are those of the embedded default data; the paper's are in
+    ``benchmarks/``.
+
+    :param benchmark: name in :data:`BENCHMARKS`.
+    :param strategy: name in ``training.registry.RECIPES``.
+    :param seed: of weights, order of samples and dropout; the data stays as it is.
+    :param model: name in :data:`MODELS`.
+    :param epochs: passes over each experience.
+    :param batch_size: clips of a training batch (replay adds as many from memory).
+    :param eval_batch_size: clips of an evaluation batch.
+    :param learning_rate: of AdamW, constant.
+    :param weight_decay: of AdamW.
+    :param device: ``"auto"`` is the GPU if there is one.
+    :param num_workers: loader processes; do not change results.
+    :param benchmark_options: arguments of the benchmark.
+    :param strategy_options: the method's own options, over the registry's.
+    :param output: folder of the run; default
+        ``outputs/<benchmark>/<strategy>/seed<seed>``.
+    :param resume: go on after the last finished experience found in ``output``.
+    :param echo: prints a line.
+    :return: the content of ``results.json``.
+    :raises ValueError: a name is unknown, or the folder holds another run.
+    """
+    recipe = find_recipe(strategy)
+    options = _known_options(strategy, recipe, strategy_options or {})
+    config = RunConfig(
+        benchmark,
+        strategy,
+        seed,
+        model,
+        epochs,
+        batch_size,
+        eval_batch_size,
+        learning_rate,
+        weight_decay,
+        _device(device),
+        num_workers,
+        {key: _plain(value) for key, value in (benchmark_options or {}).items()},
+        options,
+    )
+    make_benchmark = look_up("benchmark", benchmark, BENCHMARKS)
+    make_model = look_up("model", model, MODELS)
+    folder = Path(output or Path("outputs", benchmark, strategy, f"seed{seed}"))
+    stream = make_benchmark(**(benchmark_options or {}))
+    echo(str(stream.report))
+    work = _Run(config, recipe, stream, make_model, folder)
+    return work.finish(work.train(resume, echo), echo)
+
+
+def _known_options(
+    name: str, recipe: Recipe, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    unknown = sorted(set(given) - set(recipe.options))
+    if unknown:
+        raise ValueError(
+            f"strategy {name!r} has no option {unknown}; it takes "
+            f"{sorted(recipe.options) or 'none'}"
+        )
+    return {**recipe.options, **given}
+
+
+def _device(wanted: str) -> str:
+    if wanted != "auto":
+        return wanted
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+class _Run:
+    """The parts of one run."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        recipe: Recipe,
+        benchmark: QueryIncrementalBenchmark,
+        make_model: Callable[..., nn.Module],
+        folder: Path,
+    ) -> None:
+        RNGManager.set_random_seeds(config.seed)
+        self.config = config
+        self.recipe = recipe
+        self.benchmark = benchmark
+        self.folder = folder
+        self.checkpoint = folder / "checkpoint.pkl"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.model = make_model(
+            feature_dim=benchmark.info["feature_dim"], text_dim=benchmark.text_dim
+        )
+        self.initial_weights = weights_hash(self.model)
+        self.strategy = self._build_strategy()
+        self.seconds: list[dict[str, float]] = []
+
+    def _build_strategy(self) -> Any:
+        config = self.config
+        optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+        )
+        strategy = self.recipe.build(
+            model=self.model,
+            optimizer=optimizer,
+            criterion=MomentLoss(),
+            train_mb_size=config.batch_size,
+            train_epochs=config.epochs,
+            eval_mb_size=config.eval_batch_size,
+            device=torch.device(config.device),
+            evaluator=_evaluator(self.folder),
+            **config.strategy_options,
+        )
+        strategy.plugins.append(ProgressPlugin(self.benchmark.n_experiences))
+        return strategy
+
+    def train(self, resume: bool, echo: Callable[[str], None]) -> Any:
+        """Train and evaluate, experience by experience."""
+        steps: list[Any] = list(self.benchmark.train_stream)
+        if self.recipe.is_joint:
+            steps = [steps]
+        done = self._resume(echo) if resume else 0
+        for number, step in enumerate(steps[done:], start=done):
+            self._learn(step)
+            self._save(number + 1)
+            echo(self._progress(number))
+        return self.strategy
+
+    def _learn(self, step: Any) -> None:
+        workers = self.config.num_workers
+        begun = time.perf_counter()
+        self.strategy.train(step, eval_streams=[], num_workers=workers)
+        trained = time.perf_counter()
+        self.strategy.eval(self.benchmark.test_stream[:], num_workers=workers)
+        self.seconds.append(
+            {"train": trained - begun, "eval": time.perf_counter() - trained}
+        )
+
+    def _save(self, done: int) -> None:
+        save_checkpoint(self.strategy, self.checkpoint)
+        state = {"config": self.config.to_dict(), "done": done, "seconds": self.seconds}
+        text = json.dumps(state)
+        (self.folder / "progress.json").write_text(text, encoding="utf-8")
+
+    def _resume(self, echo: Callable[[str], None]) -> int:
+        state_file = self.folder / "progress.json"
+        if not (state_file.is_file() and self.checkpoint.is_file()):
+            echo(f"nothing to resume in {self.folder}: starting anew")
+            return 0
+        state = json.loads(state_file.read_text(encoding="utf-8"))
+        if state["config"] != json.loads(json.dumps(self.config.to_dict())):
+            raise ValueError(
+                f"{self.folder} holds a run with another configuration: pass another "
+                "output, or resume=false to start anew"
+            )
+        self.strategy, _ = load_checkpoint(self.strategy, self.checkpoint)
+        self.model = self.strategy.model
+        self.seconds = state["seconds"]
+        echo(f"resumed after {state['done']} experiences")
+        return int(state["done"])
+
+    def _progress(self, number: int) -> str:
+        took = self.seconds[-1]
+        matrix = self.matrices()["Recall@1x_tIoU0.5"]
+        average = matrix.average()
+        return (
+            f"experience {number + 1}/{self.benchmark.n_experiences}: "
+            f"trained in {took['train']:.1f} s, evaluated in {took['eval']:.1f} s, "
+            f"average R@1x at tIoU 0.5 {100 * average:.1f} %"
+        )
+
+    def matrices(self) -> dict[str, TaskMatrix]:
+        """Task matrix by metric name."""
+        found: dict[str, TaskMatrix] = {}
+        for metric in self.strategy.evaluator.metrics:
+            if isinstance(metric, MomentTaskMatrix):
+                found.update(metric.matrices)
+        return found
+
+    def finish(self, strategy: Any, echo: Callable[[str], None]) -> dict[str, Any]:
+        """Chance level, memory, results file and the summary."""
+        matrices = self.matrices()
+        results = {
+            "results_version": RESULTS_VERSION,
+            "config": self.config.to_dict(),
+            "benchmark": self.benchmark.info,
+            "versions": versions(),
+            "data": self.benchmark.report.to_dict(),
+            "initial_weights_sha256": self.initial_weights,
+            "final_weights_sha256": weights_hash(strategy.model),
+            "scores": self._scores(matrices),
+            "matrices": {name: m.to_dict() for name, m in matrices.items()},
+            "memory": memory_figures(strategy, self.benchmark).to_dict(),
+            "seconds": self.seconds,
+        }
+        write_results(self.folder, results, matrices)
+        echo(summary(results, matrices))
+        echo(f"results: {self.folder / 'results.json'}")
+        return results
+
+    def _scores(self, matrices: Mapping[str, TaskMatrix]) -> dict[str, Any]:
+        chance: dict[str, float] = {}
+        for budget in BUDGETS:
+            chance |= chance_level(
+                self.strategy.model,
+                self.benchmark,
+                MomentRecall(k=TOP_K, tiou=TIOU, budget=budget),
+                seed=self.config.seed,
+                device=self.config.device,
+                batch_size=self.config.eval_batch_size,
+            )
+        return {
+            name: {
+                "average": _known(matrix.average()),
+                "bwf": _known(matrix.backward_forgetting()),
+                "chance": _known(chance[name]),
+            }
+            for name, matrix in matrices.items()
+        }
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _evaluator(folder: Path) -> EvaluationPlugin:
+    metrics: list[Any] = []
+    for budget in BUDGETS:
+        options: dict[str, Any] = {"k": TOP_K, "tiou": TIOU, "budget": budget}
+        metrics += recall_metrics(experience=True, stream=True, **options)
+        metrics += task_matrix_metrics(**options)
+    log = (folder / "log.txt").open("a", encoding="utf-8", buffering=1)
+    return EvaluationPlugin(
+        *metrics,
+        loss_metrics(epoch=True, experience=True, stream=True),
+        loggers=[TensorboardLogger(folder / "tensorboard"), TextLogger(log)],
+    )
+
+
+__all__: Sequence[str] = ["BENCHMARKS", "MODELS", "RunConfig", "run"]

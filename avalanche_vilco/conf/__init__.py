@@ -1,0 +1,1 @@
+"""Hydra settings of ``avalanche-vilco run``."""

@@ -1,0 +1,109 @@
+"""What a method keeps besides its model, in samples, clips, hours and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from avalanche.benchmarks.scenarios import CLExperience
+from avalanche.benchmarks.utils import AvalancheDataset
+from avalanche.training.plugins import EvaluationPlugin
+from torch import Tensor, nn
+
+from avalanche_vilco.benchmarks.query_incremental import QueryIncrementalBenchmark
+from avalanche_vilco.data.batch import ClipBatch, MomentTargets
+
+FLOAT32_BYTES = 4
+
+
+@dataclass(frozen=True)
+class MemoryFigures:
+    """Memory of a method after its last experience."""
+
+    samples: int
+    """Training samples kept, the unit of Avalanche's ``mem_size``."""
+    clips: int
+    """Different clips among them."""
+    hours: float
+    """Video hours of these clips."""
+    share_of_training_samples: float
+    """Samples kept over samples of the train stream, in [0, 1]."""
+    exemplar_bytes: int
+    """Features of the clips kept, float32, whether kept by reference or copied."""
+    auxiliary_bytes: int
+    """Tensors of the plugins: importances, old weights, teachers..."""
+
+    def to_dict(self) -> dict[str, float]:
+        """JSON form."""
+        return asdict(self)
+
+
+@dataclass
+class _Found:
+    clip_ids: list[str] = field(default_factory=list)
+    auxiliary_bytes: int = 0
+
+
+def memory_figures(
+    strategy: Any, benchmark: QueryIncrementalBenchmark
+) -> MemoryFigures:
+    """Look through a strategy's plugins for what they keep.
+
+    :param strategy: after training.
+    :param benchmark: that it was trained on.
+    """
+    train = benchmark.moments["train"]
+    found = _search(strategy, [sample.clip.clip_id for sample in train.samples])
+    kept = set(found.clip_ids)
+    clips = {s.clip.clip_id: s.clip for s in train.samples if s.clip.clip_id in kept}
+    steps = sum(c.duration_sec * c.features_per_sec for c in clips.values())
+    return MemoryFigures(
+        samples=len(found.clip_ids),
+        clips=len(clips),
+        hours=sum(c.duration_sec for c in clips.values()) / 3600,
+        share_of_training_samples=len(found.clip_ids) / len(train),
+        exemplar_bytes=round(steps) * train.store.width * FLOAT32_BYTES,
+        auxiliary_bytes=found.auxiliary_bytes,
+    )
+
+
+def _search(strategy: Any, clip_ids: list[str]) -> _Found:
+    found = _Found()
+    roots = [p for p in strategy.plugins if not isinstance(p, EvaluationPlugin)]
+    # Cumulative and JointTraining keep data on the strategy itself.
+    roots += [getattr(strategy, name, None) for name in ("dataset", "_experiences")]
+    own = {id(strategy), id(strategy.model), id(strategy.optimizer)}
+    own.update(id(p) for p in strategy.model.parameters())
+    datasets: dict[int, set[str]] = {}
+    for thing in _walk(roots, own):
+        if isinstance(thing, AvalancheDataset):
+            datasets[id(thing)] = set(thing.clip_ids) if len(thing) else set()
+        elif isinstance(thing, MomentTargets):
+            datasets[id(thing)] = {clip_ids[i] for i in thing.sample.tolist()}
+        elif isinstance(thing, Tensor):
+            found.auxiliary_bytes += thing.numel() * thing.element_size()
+    found.clip_ids = sorted(set().union(*datasets.values()))
+    return found
+
+
+def _walk(roots: list[Any], seen: set[int]) -> Iterator[Any]:
+    """Datasets, batches and tensors reachable from objects, each once."""
+    queue = list(roots)
+    while queue:
+        thing = queue.pop()
+        if id(thing) in seen or isinstance(thing, type):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, (AvalancheDataset, MomentTargets, Tensor)):
+            yield thing
+        elif isinstance(thing, CLExperience):
+            queue.append(thing.dataset)
+        elif isinstance(thing, nn.Module):
+            queue += [*thing.parameters(), *thing.buffers()]
+        elif isinstance(thing, dict):
+            queue += thing.values()
+        elif isinstance(thing, (list, tuple, set)):
+            queue += thing
+        elif not isinstance(thing, ClipBatch) and hasattr(thing, "__dict__"):
+            queue += vars(thing).values()

@@ -1,0 +1,129 @@
+"""The results file of a run, and what the terminal says at its end."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+import avalanche_vilco
+from avalanche_vilco.evaluation.matrix import TaskMatrix
+
+RESULTS_VERSION = 1
+PACKAGES = ("avalanche-lib", "torch", "numpy", "torchmetrics")
+MAIN_METRIC = "Recall@1x_tIoU0.5"
+
+
+def weights_hash(model: nn.Module) -> str:
+    """SHA-256 of a model's parameters and buffers, by name."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Versions that a result depends on."""
+    found = {
+        "avalanche_vilco": avalanche_vilco.__version__,
+        "python": platform.python_version(),
+    }
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed as a package"
+    return found
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file so that a reader sees the old content or the new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".part")
+    unfinished.write_text(text, encoding="utf-8")
+    os.replace(unfinished, path)
+
+
+def write_results(
+    folder: Path, results: Mapping[str, Any], matrices: Mapping[str, TaskMatrix]
+) -> None:
+    """Write ``results.json`` and ``matrices.csv``.
+
+    :param folder: output folder of the run.
+    :param results: JSON-safe.
+    :param matrices: task matrix by metric name, in [0, 1].
+    """
+    text = json.dumps(results, indent=2, allow_nan=False)
+    write_atomically(folder / "results.json", text + "\n")
+    write_atomically(folder / "matrices.csv", matrices_csv(matrices))
+
+
+def matrices_csv(matrices: Mapping[str, TaskMatrix]) -> str:
+    """All matrices in long form: metric, after training i, on experience j, value;
+    an empty cell has no value and a reason."""
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["metric", "after_training", "evaluated_on", "value", "reason"])
+    for name, matrix in matrices.items():
+        for i, row in enumerate(matrix.values):
+            for j, value in enumerate(row):
+                reason = matrix.why(i, j) or ""
+                writer.writerow([name, i, j, "" if reason else repr(value), reason])
+    return table.getvalue()
+
+
+def summary(results: Mapping[str, Any], matrices: Mapping[str, TaskMatrix]) -> str:
+    """The end of a run for the terminal: matrix, numbers, memory and what the
+    numbers may be compared with."""
+    lines = [f"\n{MAIN_METRIC}, {results['config']['strategy']}"]
+    lines.append(matrices[MAIN_METRIC].to_text())
+    head = f"\n{'after the last experience, in %':<36}"
+    lines.append(head + f"{'P_T':>9}{'BwF_T':>9}{'chance':>9}")
+    for name, row in results["scores"].items():
+        cells = (_percent(row[key]) for key in ("average", "bwf", "chance"))
+        lines.append(f"  {name:<34}" + "".join(f"{cell:>9}" for cell in cells))
+    lines += ["", _memory_line(results["memory"]), comparability(results["benchmark"])]
+    return "\n".join(lines)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def _memory_line(memory: Mapping[str, float]) -> str:
+    return (
+        f"memory: {memory['samples']} samples of {memory['clips']} clips, "
+        f"{memory['hours']:.1f} h, "
+        f"{100 * memory['share_of_training_samples']:.0f} % of the training samples; "
+        f"exemplars {memory['exemplar_bytes'] / 2**20:.1f} MiB, "
+        f"auxiliary {memory['auxiliary_bytes'] / 2**20:.1f} MiB"
+    )
+
+
+def comparability(info: Mapping[str, Any]) -> str:
+    """One line: what the numbers may be compared with.
+
+    :param info: ``benchmark.info``.
+    """
+    if str(info["data"]).startswith("embedded"):
+        data = f"{info['data']}: compares with other runs on it, not with the paper"
+    else:
+        data = (
+            "user data: compares with runs of equal file hashes, protocol and order; "
+            "not with the paper, whose split and averages differ"
+        )
+    leak = "yes" if info["uses_ground_truth_at_test"] else "no"
+    return (
+        f"data: {data}\nprotocol: {info['protocol']} v{info['protocol_version']}; "
+        f"uses ground truth at test: {leak}; query text: {info['query_text']}"
+    )

@@ -1,0 +1,82 @@
+"""Scores of a model on experiences, outside a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from avalanche_vilco.benchmarks.query_incremental import QueryIncrementalBenchmark
+from avalanche_vilco.data.batch import collate_moments
+from avalanche_vilco.data.features import ShuffledFeatures
+from avalanche_vilco.data.moments import MomentDataset, MomentSample
+from avalanche_vilco.evaluation.metrics.recall import MomentRecall
+
+
+@torch.no_grad()
+def recall_of(
+    model: Any,
+    dataset: MomentDataset,
+    recall: MomentRecall,
+    *,
+    device: torch.device | str = "cpu",
+    batch_size: int = 16,
+) -> dict[str, float]:
+    """Recall of a model on samples.
+
+    :param model: has ``decode``.
+    :param dataset: samples.
+    :param recall: metric, reset first.
+    :return: value by name, in [0, 1].
+    """
+    was_training = model.training
+    model.eval()
+    recall.reset()
+    loader = DataLoader(dataset, batch_size=batch_size, collate_fn=collate_moments)
+    for inputs, targets in loader:
+        targets = targets.to(device)
+        recall.update(model.decode(model(inputs.to(device)), targets), targets)
+    model.train(was_training)
+    return {name: float(value) for name, value in recall.compute().items()}
+
+
+def chance_level(
+    model: nn.Module,
+    benchmark: QueryIncrementalBenchmark,
+    recall: MomentRecall,
+    *,
+    seed: int,
+    **options: Any,
+) -> dict[str, float]:
+    """Average over experiences of what the model scores on the test stream when the
+    features say nothing about their clip.
+
+    :param model: after its last experience.
+    :param benchmark: from ``vilco_mq``.
+    :param recall: metric of the wanted values.
+    :param seed: of the shuffle.
+    :param options: ``device`` and ``batch_size`` of :func:`recall_of`.
+    :return: value by name, in [0, 1]; the counterpart of P_T.
+    """
+    whole = benchmark.moments["test"]
+    clips = [sample.clip.clip_id for sample in whole.samples]
+    store = ShuffledFeatures(whole.store, clips, seed)
+    scores = [
+        recall_of(
+            model, MomentDataset(own, store, whole.n_queries), recall, **options
+        )
+        for own in _by_experience(whole.samples)
+    ]
+    return {
+        name: sum(score[name] for score in scores) / len(scores) for name in scores[0]
+    }
+
+
+def _by_experience(samples: Sequence[MomentSample]) -> list[list[MomentSample]]:
+    groups: dict[tuple[int, ...], list[MomentSample]] = {}
+    for sample in samples:
+        groups.setdefault(sample.asked, []).append(sample)
+    return list(groups.values())
