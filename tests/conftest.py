@@ -15,3 +15,11 @@ def shared_dir() -> Path:
             "beside the checkout; stand-ins in tests/ cover the code"
         )
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Small tensors gain nothing from threads, and lose much on a busy machine."""
+    import torch
+
+    torch.set_num_threads(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,8 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from avalanche_vilco.data.ego4d import MomentClip
 
 BALANCE_SLACK = 1.5
-"""An experience holds at most this multiple of an equal share of the clips."""
+"""An experience holds at most this multiple of its share of the clips, and at least
+its share divided by this where as many clips ask for its queries."""
 
 
 def query_groups(
@@ -42,23 +44,27 @@ def query_groups(
     order = "queries" if order is None and seed is not None else order
     sizes = _group_sizes(len(label_ids), n_experiences, group_sizes)
     rng = np.random.default_rng(seed)
-    if isinstance(order, str):
-        if order not in ("queries", "groups"):
-            raise ValueError(
-                f"expected order 'queries', 'groups' or a list of ids but got {order!r}"
-            )
-        if seed is None:
-            raise ValueError(f"order {order!r} needs a seed: pass seed=0, 1, ...")
+    shuffle = _checked_shuffle(order, seed) if isinstance(order, str) else None
     ordered = list(label_ids)
-    if order == "queries":
+    if shuffle == "queries":
         ordered = rng.permutation(ordered).tolist()
-    elif order is not None and order != "groups":
+    elif shuffle is None and order is not None:
         ordered = _explicit_order(label_ids, order)
     ends = np.cumsum(sizes).tolist()
     groups = [ordered[end - size : end] for size, end in zip(sizes, ends, strict=True)]
-    if order == "groups":
+    if shuffle == "groups":
         groups = [groups[i] for i in rng.permutation(len(groups)).tolist()]
     return groups
+
+
+def _checked_shuffle(order: str, seed: int | None) -> str:
+    if order not in ("queries", "groups"):
+        raise ValueError(
+            f"expected order 'queries', 'groups' or a list of ids but got {order!r}"
+        )
+    if seed is None:
+        raise ValueError(f"order {order!r} needs a seed: pass seed=0, 1, ...")
+    return order
 
 
 def _group_sizes(
@@ -100,27 +106,50 @@ def assign_clips(
 ) -> npt.NDArray[np.int64]:
     """Give each clip to one experience (protocol ``exclusive``).
 
-    A linear assignment keeps as many windows as it can while no experience gets
-    more than ``slack`` times an equal share, and weighs the windows of a category
-    by how few clips have it, so that rare categories stay present.
+    A linear assignment keeps as many windows as it can while each experience gets
+    between ``1 / slack`` and ``slack`` times its share, which is proportional to its
+    number of queries, and weighs the windows of a category by how few clips have it,
+    so that rare categories stay present.
 
     :param clips: clips of one subset, each with at least one window.
     :param groups: category ids of each experience.
-    :param slack: at least 1; 1 makes experiences of equal size.
+    :param slack: at least 1; 1 gives each experience its share.
     :return: (n_clips,) experience of each clip; a clip never goes to an experience
         that asks nothing of it, -1 if the limit leaves it no place.
     """
     n_clips, n_groups = len(clips), len(groups)
     if not n_clips:
         return np.empty(0, dtype=np.int64)
-    gains = _gains(clips, groups)
-    places = int(np.ceil(slack * n_clips / n_groups))
-    cost = np.repeat(-gains, places, axis=1)
-    rows, columns = linear_sum_assignment(cost)
-    home = np.full(n_clips, -1, dtype=np.int64)
-    home[rows] = columns // places
-    home[gains[np.arange(n_clips), home] <= 0] = -1
-    return home
+    # Ties must not depend on the order of learning: the same groups in another order
+    # get the same clips.
+    canonical = sorted(range(n_groups), key=lambda g: sorted(groups[g]))
+    gains = _gains(clips, [groups[g] for g in canonical])
+    sizes = np.array([len(groups[g]) for g in canonical])
+    shares = n_clips * sizes / sizes.sum()
+    most = np.ceil(slack * shares).astype(np.int64)
+    least = np.maximum(1, (shares / slack).astype(np.int64))
+    home = _best_homes(gains, most, np.zeros_like(least))
+    # The second, slower search is for uneven groups and tiny data.
+    if (np.bincount(home[home >= 0], minlength=n_groups) < least).any():
+        home = _best_homes(gains, most, least)
+    return np.where(home < 0, -1, np.array(canonical)[home])
+
+
+def _best_homes(
+    gains: npt.NDArray[np.float64],
+    most: npt.NDArray[np.int64],
+    least: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """Group of each clip, -1 for none; the first ``least`` places go first."""
+    owner = np.repeat(np.arange(len(most)), most)
+    is_first = np.concatenate(
+        [np.arange(n) < m for n, m in zip(most, least, strict=True)]
+    )
+    gain = gains[:, owner]
+    # Filling one first place outweighs all windows together.
+    bonus = gains.max() * len(gains) * (is_first & (gain > 0))
+    clip, place = linear_sum_assignment(gain + bonus, maximize=True)
+    return np.where(gain[clip, place] > 0, owner[place], -1)
 
 
 def _gains(
@@ -145,30 +174,35 @@ def held_out_parents(
     """Parent videos that make the valid stream, the same for every seed and order.
 
     Videos are taken by a hash of their uid until the share of clips is reached; one
-    is left out where train would lose the last clips that ask a category.
+    is left out where train would lose more than half, or the last, of the clips that
+    have a category or belong to an experience. (The latter happens in tiny data only,
+    where the order may then matter.)
 
     :param clips: training clips.
     :param home: experience of each clip, -1 for none.
     :param share: share of clips to hold out, in [0, 1).
     :return: uids of the parents held out.
     """
-    placed = [clip for clip, e in zip(clips, home, strict=True) if e >= 0]
-    by_parent: dict[str, list[MomentClip]] = {}
-    for clip in placed:
-        by_parent.setdefault(clip.video_id, []).append(clip)
-    left = Counter(label for clip in placed for label in set(clip.label_ids.tolist()))
-    wanted, taken = share * len(placed), 0
+    # One set a clip of what train must not run out of.
+    by_parent: dict[str, list[set[tuple[str, int]]]] = {}
+    for clip, experience in zip(clips, home.tolist(), strict=True):
+        if experience >= 0:
+            needs = {("category", label) for label in clip.label_ids.tolist()}
+            needs.add(("experience", experience))
+            by_parent.setdefault(clip.video_id, []).append(needs)
+    left = Counter(chain(*chain(*by_parent.values())))
+    wanted, taken = share * sum(map(len, by_parent.values())), 0
     held: set[str] = set()
     for parent in sorted(by_parent, key=_hash_order):
-        members = by_parent[parent]
-        loss = Counter(lab for clip in members for lab in set(clip.label_ids.tolist()))
-        if taken + len(members) > wanted or any(
-            left[lab] - n < max(1, 0.5 * left[lab]) for lab, n in loss.items()
+        n_clips = len(by_parent[parent])
+        loss = Counter(chain(*by_parent[parent]))
+        if taken + n_clips > wanted or any(
+            left[need] - n < max(1, 0.5 * left[need]) for need, n in loss.items()
         ):
             continue
         left.subtract(loss)
         held.add(parent)
-        taken += len(members)
+        taken += n_clips
     return frozenset(held)
 
 

@@ -17,7 +17,6 @@ from avalanche.benchmarks import CLScenario, EagerCLStream
 from avalanche.benchmarks.scenarios.dataset_scenario import DatasetExperience
 from avalanche.benchmarks.utils import (
     AvalancheDataset,
-    ConstantSequence,
     DataAttribute,
     TaskLabels,
 )
@@ -27,6 +26,7 @@ from avalanche.benchmarks.utils.classification_dataset import (
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from avalanche_vilco.data.moments import MomentDataset
 from avalanche_vilco.data.report import DataReport
 
 
@@ -57,6 +57,7 @@ class QueryExperience(DatasetExperience):
         dataset: AvalancheDataset,
         current_experience: int,
         groups: Sequence[Sequence[Query]],
+        task_label: int,
     ) -> None:
         super().__init__(dataset=dataset, current_experience=current_experience)
         now, past = groups[current_experience], groups[:current_experience]
@@ -71,14 +72,13 @@ class QueryExperience(DatasetExperience):
             self.classes_in_this_experience
         )
         self.future_classes = {query.channel for query in chain(*future)}
-        self.task_labels = list(dataset.targets_task_labels.uniques)
+        # Not read from the dataset: an experience without clips has its label too.
+        self.task_labels = [task_label]
 
     @property
     def task_label(self) -> int:
         """The one task label of the experience."""
-        if len(self.task_labels) != 1:
-            raise ValueError(f"expected one task label but got {self.task_labels}")
-        return int(self.task_labels[0])
+        return self.task_labels[0]
 
     @property
     def dataset(self) -> AvalancheDataset:
@@ -123,7 +123,8 @@ def experience_dataset(
         data_attributes=[
             DataAttribute(list(groups), "targets"),
             DataAttribute(list(clip_ids), "clip_ids"),
-            TaskLabels(ConstantSequence(task_label, len(view))),
+            # Avalanche's ConstantSequence cannot be empty.
+            TaskLabels([task_label] * len(view)),
         ],
         collate_fn=collate_fn,
     )
@@ -134,6 +135,7 @@ class QueryIncrementalBenchmark(CLScenario):
 
     :param streams: stream name -> experiences, in order.
     :param queries: all queries in order of learning.
+    :param moments: stream name -> the samples of all its experiences.
     :param info: what a results file must say of the data (protocol, versions...).
     :param report: what was read, kept and rejected.
     """
@@ -143,6 +145,7 @@ class QueryIncrementalBenchmark(CLScenario):
         streams: Mapping[str, Sequence[QueryExperience]],
         *,
         queries: Sequence[Query],
+        moments: Mapping[str, MomentDataset],
         info: Mapping[str, Any],
         report: DataReport,
     ) -> None:
@@ -151,6 +154,8 @@ class QueryIncrementalBenchmark(CLScenario):
         )
         self.queries = tuple(queries)
         """Queries by output channel."""
+        self.moments = dict(moments)
+        """Samples of each whole stream, in the order of its experiences."""
         self.info = dict(info)
         """Protocol, version and sizes, for results files."""
         self.report = report

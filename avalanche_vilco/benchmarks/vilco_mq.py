@@ -33,6 +33,7 @@ from avalanche_vilco.data.ego4d import (
     MomentClip,
     read_moment_annotations,
 )
+from avalanche_vilco.data.errors import DataError
 from avalanche_vilco.data.features import LENGTH_TOLERANCE_STEPS, FeatureFolder
 from avalanche_vilco.data.mini import MINI_MQ_VERSION, mini_mq_root
 from avalanche_vilco.data.moments import MomentDataset, MomentSample
@@ -116,8 +117,10 @@ def vilco_mq(
     )
     store = FeatureFolder(files.features)
     clips = _with_features(read, store, missing, length_tolerance)
+    _check_subsets(files.annotations, clips)
     queries = _queries(read, groups, files.query_text)
     streams = _exclusive_streams(clips, groups, valid_share, read.report)
+    _check_training(files.annotations, streams["train"])
     return _benchmark(
         streams, queries, store, read.report, files, protocol, return_task_id
     )
@@ -210,6 +213,14 @@ def _with_features(
     return clips
 
 
+def _check_subsets(path: Path, clips: Sequence[MomentClip]) -> None:
+    for subset in ("train", "val"):
+        if not any(clip.subset == subset for clip in clips):
+            problem = f"no clip of subset {subset!r} has a usable window and features"
+            hint = "train and val make the streams, test has no labels"
+            raise DataError(path, problem, hint=hint)
+
+
 def _queries(
     read: MomentAnnotations, groups: Sequence[Sequence[int]], text: Path | None
 ) -> list[list[Query]]:
@@ -240,8 +251,6 @@ def _exclusive_streams(
     streams: dict[str, list[list[MomentSample]]] = {}
     for subset in ("train", "val"):
         members = [clip for clip in clips if clip.subset == subset]
-        if not members:
-            raise ValueError(f"no clip of subset {subset!r} has a usable window")
         home = assign_clips(members, groups)
         held = held_out_parents(members, home, valid_share if subset == "train" else 0)
         for name in ("train", "valid") if subset == "train" else ("test",):
@@ -258,16 +267,25 @@ def _exclusive_streams(
     return streams
 
 
+def _check_training(path: Path, experiences: Sequence[Sequence[MomentSample]]) -> None:
+    empty = [e for e, samples in enumerate(experiences) if not samples]
+    if empty:
+        problem = f"no training clip asks for the queries of experiences {empty}"
+        hint = "choose fewer experiences, another order or other group_sizes"
+        raise DataError(path, problem, hint=hint)
+
+
 def _sample(
     clip: MomentClip, group: Sequence[int], channels: Mapping[int, int]
 ) -> MomentSample:
     asked = np.isin(clip.label_ids, group)
+    windows = clip.windows_sec[asked]
     labels = [channels[label] for label in clip.label_ids[asked].tolist()]
+    own_channels = np.array(labels, dtype=np.int64)
+    windows.setflags(write=False)
+    own_channels.setflags(write=False)
     return MomentSample(
-        clip,
-        clip.windows_sec[asked],
-        np.array(labels, dtype=np.int64),
-        tuple(sorted(channels[label] for label in group)),
+        clip, windows, own_channels, tuple(sorted(channels[label] for label in group))
     )
 
 
@@ -310,10 +328,10 @@ def _benchmark(
     return_task_id: bool,
 ) -> QueryIncrementalBenchmark:
     every_query = [query for group in queries for query in group]
-    experiences = {}
+    experiences, moments = {}, {}
     for name, members in streams.items():
         samples = [sample for experience in members for sample in experience]
-        data = MomentDataset(samples, store, len(every_query))
+        data = moments[name] = MomentDataset(samples, store, len(every_query))
         ends = np.cumsum([len(experience) for experience in members]).tolist()
         experiences[name] = [
             _experience(data, range(end - len(own), end), e, queries, return_task_id)
@@ -333,7 +351,7 @@ def _benchmark(
         "order": [query.label_id for query in every_query],
     }
     return QueryIncrementalBenchmark(
-        experiences, queries=every_query, info=info, report=report
+        experiences, queries=every_query, moments=moments, info=info, report=report
     )
 
 
@@ -345,14 +363,18 @@ def _experience(
     return_task_id: bool,
 ) -> QueryExperience:
     asked = [sorted(set(data.samples[i].channels.tolist())) for i in indices]
+    task_label = experience if return_task_id else 0
     dataset = experience_dataset(
         data,
         indices,
         groups=head_queries(asked),
         clip_ids=[data.samples[i].clip.clip_id for i in indices],
-        task_label=experience if return_task_id else 0,
+        task_label=task_label,
         collate_fn=collate_moments,
     )
     return QueryExperience(
-        dataset=dataset, current_experience=experience, groups=queries
+        dataset=dataset,
+        current_experience=experience,
+        groups=queries,
+        task_label=task_label,
     )

@@ -96,12 +96,16 @@ class TensorBatch:
         return len(next(iter(self.fields().values())))
 
     def __getitem__(self: Batch, index: Index) -> Batch:
-        if isinstance(index, int):
-            index = range(len(self))[index]
-            index = slice(index, index + 1)
-        elif not isinstance(index, slice):
-            index = torch.as_tensor(index, device=self.device)
-        return self.map(lambda t: t[index])
+        chosen = index if isinstance(index, slice) else self._checked(index)
+        return self.map(lambda t: t[chosen])
+
+    def _checked(self, index: int | Sequence[int] | Tensor) -> slice | Tensor:
+        chosen = torch.as_tensor(index, device=self.device)
+        if not chosen.ndim:
+            place = range(len(self))[int(chosen)]
+            return slice(place, place + 1)
+        # An empty list became a float tensor.
+        return chosen if len(chosen) else chosen.long()
 
     def __repr__(self) -> str:
         shapes = (f"{name}={tuple(t.shape)}" for name, t in self.fields().items())
@@ -128,9 +132,18 @@ class TensorBatch:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if func in (torch.cat, torch.concat) and len(set(types)) == 1:
-            return types[0].cat(list(args[0]))  # type: ignore[attr-defined]
-        return NotImplemented
+        if func not in (torch.cat, torch.concat):
+            return NotImplemented
+        return cls._cat_like_torch(*args, **(kwargs or {}))
+
+    @classmethod
+    def _cat_like_torch(cls, tensors: Sequence[Any], dim: int = 0) -> Any:
+        if dim != 0:
+            raise ValueError(f"expected dim 0 but got {dim}: batches join along dim 0")
+        if {type(batch) for batch in tensors} != {cls}:
+            names = [type(batch).__name__ for batch in tensors]
+            raise TypeError(f"expected batches of one class but got {names}")
+        return cls.cat(list(tensors))
 
 
 def _cat_padded(tensors: Sequence[Tensor], value: float) -> Tensor:

@@ -29,6 +29,9 @@ SUBSETS = ("train", "val", "test")
 DUPLICATE_TOLERANCE_SEC = 1e-3
 """Windows of one clip and label closer than this at both ends are one window."""
 
+_PLAIN_ID_HINT = "letters, digits, '-', '_', '.' only, no '.' or '-' in front"
+_LAYOUT_HINT = "expected the layout of ego4d_clip_annotations_v2.json"
+_MAX_LABEL_ID = 2**31 - 1
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 
 
@@ -108,33 +111,14 @@ def read_moment_annotations(path: Path | str) -> MomentAnnotations:
 
 
 def _decode_records(path: Path, content: bytes) -> dict[str, _Clip]:
-    try:
-        raw = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
-    except msgspec.DecodeError:
-        return _decode_slowly(path, content)
-    if content.count(b'"clip_id"') != len(raw):
-        return _decode_slowly(path, content)
-    if not raw:
-        raise DataError(path, "the file holds no clip", hint="is it the right file?")
-    return {clip_id: _decode_clip(path, clip_id, one) for clip_id, one in raw.items()}
-
-
-def _decode_clip(path: Path, clip_id: str, raw: msgspec.Raw) -> _Clip:
-    try:
-        return msgspec.json.decode(raw, type=_Clip)
-    except msgspec.DecodeError as error:
-        raise _schema_error(path, clip_id, str(error)) from None
-
-
-def _decode_slowly(path: Path, content: bytes) -> dict[str, _Clip]:
-    """Find the record at fault in a file that the fast decoder refuses."""
-
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         unique = dict(pairs)
         if len(unique) != len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise DataError(path, "the key occurs twice", record=twice)
+            problem = f"the key {twice!r} occurs twice in one object"
+            hint = "only the last would count: leave one"
+            raise DataError(path, problem, record=unique.get("clip_id"), hint=hint)
         return unique
 
     try:
@@ -146,23 +130,39 @@ def _decode_slowly(path: Path, content: bytes) -> dict[str, _Clip]:
         raise DataError(path, f"not valid JSON: {error}", hint=hint) from None
     if not isinstance(records, dict):
         kind = type(records).__name__
-        raise DataError(path, f"expected a JSON object of clips but got a {kind}")
+        problem = f"expected a JSON object of clips but got a {kind}"
+        raise DataError(path, problem, hint=_LAYOUT_HINT)
     if not records:
         raise DataError(path, "the file holds no clip", hint="is it the right file?")
-    clips = {}
-    for clip_id, record in records.items():
-        try:
-            clips[clip_id] = msgspec.convert(record, type=_Clip)
-        except msgspec.ValidationError as error:
-            raise _schema_error(path, clip_id, str(error)) from None
-    return clips
+    return {clip_id: _record(path, clip_id, one) for clip_id, one in records.items()}
 
 
-def _schema_error(path: Path, clip_id: str, message: str) -> DataError:
-    problem, _, where = message.partition(" - at `$")
-    field_name = where.strip("`").lstrip(".") or None
-    hint = "expected the layout of ego4d_clip_annotations_v2.json"
-    return DataError(path, problem, record=clip_id, field=field_name, hint=hint)
+def _record(path: Path, clip_id: str, raw: Any) -> _Clip:
+    try:
+        return msgspec.convert(raw, type=_Clip)
+    except msgspec.ValidationError as error:
+        problem, _, where = str(error).partition(" - at `$")
+        name = _field_name(where.strip("`").lstrip("."), raw)
+        raise DataError(
+            path, problem, record=clip_id, field=name, hint=_LAYOUT_HINT
+        ) from None
+
+
+def _field_name(where: str, raw: Any) -> str | None:
+    """Name of the field at fault, with the window's number, which msgspec omits."""
+    if not where.startswith("annotations[...]"):
+        return where or None
+    fits = (_is_window(window) for window in raw["annotations"])
+    number = next(i for i, one_fits in enumerate(fits) if not one_fits)
+    return where.replace("[...]", f"[{number}]", 1).replace("[...]", "")
+
+
+def _is_window(raw: Any) -> bool:
+    try:
+        msgspec.convert(raw, type=_Window)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _label_names(path: Path, records: Mapping[str, _Clip]) -> dict[int, str]:
@@ -173,8 +173,14 @@ def _label_names(path: Path, records: Mapping[str, _Clip]) -> dict[int, str]:
             spot = {"record": clip_id, "field": f"annotations[{i}].label"}
             if not window.label.strip():
                 raise DataError(path, "the label is empty", **spot)
-            if window.label_id < 0:
-                raise DataError(path, f"negative label_id {window.label_id}", **spot)
+            if not window.label.isprintable():
+                problem = f"the label {window.label!r} has unprintable characters"
+                raise DataError(path, problem, **spot)
+            if not 0 <= window.label_id <= _MAX_LABEL_ID:
+                problem = (
+                    f"expected label_id in 0..{_MAX_LABEL_ID} but got {window.label_id}"
+                )
+                raise DataError(path, problem, **spot)
             name = names.setdefault(window.label_id, window.label)
             known_id = ids.setdefault(window.label, window.label_id)
             if name != window.label or known_id != window.label_id:
@@ -198,9 +204,7 @@ def check_plain_id(path: Path, clip_id: str) -> None:
     """
     if not _PLAIN_ID.match(clip_id):
         problem = "the id has characters that an Ego4D uid does not have"
-        raise DataError(
-            path, problem, record=clip_id, hint="letters, digits, '-', '_', '.' only"
-        )
+        raise DataError(path, problem, record=clip_id, hint=_PLAIN_ID_HINT)
 
 
 def _moment_clip(
@@ -232,6 +236,11 @@ def _check_record(path: Path, clip_id: str, record: _Clip) -> None:
     if record.clip_id != clip_id:
         problem = f"clip_id {record.clip_id!r} differs from the key"
         raise DataError(path, problem, record=clip_id, field="clip_id")
+    if not _PLAIN_ID.match(record.video_id):
+        problem = f"expected the uid of the parent video but got {record.video_id!r}"
+        raise DataError(
+            path, problem, record=clip_id, field="video_id", hint=_PLAIN_ID_HINT
+        )
     if record.subset not in SUBSETS:
         problem = f"expected one of {', '.join(SUBSETS)} but got {record.subset!r}"
         raise DataError(path, problem, record=clip_id, field="subset")
@@ -245,7 +254,7 @@ def _check_record(path: Path, clip_id: str, record: _Clip) -> None:
 def _clean_windows(
     path: Path, clip_id: str, record: _Clip, tally: Tally
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    kept: list[tuple[float, float, int]] = []
+    kept: list[_Window] = []
     for i, window in enumerate(record.annotations):
         start, end = window.segment
         if not (math.isfinite(start) and math.isfinite(end)):
@@ -255,16 +264,17 @@ def _clean_windows(
         at_end = end == record.duration
         tally.note("windows end exactly at the clip's end", int(at_end))
         reason = _reject_reason(start, end, record.duration)
-        if reason is None and _is_duplicate(record.annotations[:i], window):
+        if reason is None and _is_duplicate(kept, window):
             reason = "exact duplicate"
             tally.note("of them exact duplicates", int(at_end))
         if reason is not None:
             tally.reject(reason)
             continue
-        kept.append((max(start, 0.0), min(end, record.duration), window.label_id))
+        kept.append(window)
         _count_kept(start, end, record.duration, tally)
-    windows = np.array([w[:2] for w in kept], dtype=np.float64).reshape(-1, 2)
-    labels = np.array([w[2] for w in kept], dtype=np.int64)
+    windows = np.array([w.segment for w in kept], dtype=np.float64).reshape(-1, 2)
+    windows = windows.clip(0.0, record.duration)
+    labels = np.array([w.label_id for w in kept], dtype=np.int64)
     windows.setflags(write=False)
     labels.setflags(write=False)
     return windows, labels

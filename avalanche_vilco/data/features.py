@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Protocol
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from avalanche_vilco.data.errors import FeatureError
@@ -46,9 +47,10 @@ class _Header:
 class FeatureFolder:
     """A folder with one file a clip: ``<clip_uid>.pt``, ``.npy`` or ``.safetensors``.
 
-    Files hold one floating tensor (T, C), T steps of C channels; float16 and
-    bfloat16 are read as float32. ``.npy`` and ``.pt`` are memory-mapped, ``.pt``
+    Files hold one floating tensor (T, C), T steps of C channels; float16, bfloat16
+    and float64 are read as float32. ``.npy`` and ``.pt`` are memory-mapped, ``.pt``
     with ``weights_only=True``; a ``.safetensors`` file holds one tensor of any key.
+    Two files of one clip are an error: which one is meant cannot be known.
 
     :param folder: the folder.
     :raises FileNotFoundError: no such folder.
@@ -71,13 +73,22 @@ class FeatureFolder:
         return self._width
 
     def path(self, clip_id: str) -> Path | None:
-        """The file of a clip, or None."""
-        paths = (self.folder / f"{clip_id}{suffix}" for suffix in SUFFIXES)
-        return next((path for path in paths if path.is_file()), None)
+        """The file of a clip, or None.
+
+        :param clip_id: clip uid.
+        :raises FeatureError: the clip has several files.
+        """
+        paths = [self.folder / f"{clip_id}{suffix}" for suffix in SUFFIXES]
+        found = [path for path in paths if path.is_file()]
+        if len(found) > 1:
+            names = " and ".join(path.name for path in found)
+            raise self._fault(f"{clip_id}: has {names}; leave one")
+        return found[0] if found else None
 
     def missing(self, clip_ids: Iterable[str]) -> list[str]:
         """Clips that have no file."""
-        return [clip_id for clip_id in clip_ids if self.path(clip_id) is None]
+        stems = {p.stem for p in self.folder.iterdir() if p.suffix in SUFFIXES}
+        return [clip_id for clip_id in clip_ids if clip_id not in stems]
 
     def read(self, clip_id: str) -> Tensor:
         """Features of a clip.
@@ -91,8 +102,8 @@ class FeatureFolder:
             raise self._fault(f"{clip_id}: no file {clip_id}{'|'.join(SUFFIXES)}")
         try:
             features = _READERS[path.suffix](path).float()
-        except _DAMAGE as error:
-            raise self._fault(_damaged(clip_id, path, error)) from None
+        except Exception as error:  # damaged pickles raise almost anything
+            raise self._fault(_damaged(clip_id, path, error)) from error
         if not bool(torch.isfinite(features).all()):
             raise self._fault(f"{clip_id}: {path.name} holds NaN or infinity")
         return features
@@ -107,8 +118,8 @@ class FeatureFolder:
 
         :param expected_steps: clip uid -> duration x features a second.
         :param tolerance: accepted difference between steps found and expected.
-        :raises FeatureError: files are missing, truncated, not a 2-D floating
-            tensor, transposed, of another width or another clip's length.
+        :raises FeatureError: files are missing, doubled, truncated, not a 2-D
+            floating tensor, transposed, of another width or another clip's length.
         """
         faults: list[str] = []
         headers: dict[str, _Header] = {}
@@ -133,8 +144,8 @@ class FeatureFolder:
             raise self._fault(f"{clip_id}: no file {clip_id}{'|'.join(SUFFIXES)}")
         try:
             return _HEADERS[path.suffix](path)
-        except _DAMAGE as error:
-            raise self._fault(_damaged(clip_id, path, error)) from None
+        except Exception as error:  # damaged pickles raise almost anything
+            raise self._fault(_damaged(clip_id, path, error)) from error
 
     def _fault(self, *faults: str) -> FeatureError:
         hint = (
@@ -144,28 +155,32 @@ class FeatureFolder:
         return FeatureError(self.folder, faults, hint)
 
 
-_DAMAGE = (OSError, ValueError, RuntimeError, EOFError, SafetensorError, TypeError)
-
-
 def _damaged(clip_id: str, path: Path, error: Exception) -> str:
-    reason = str(error).strip().splitlines()
-    first = reason[0] if reason else type(error).__name__
-    return f"{clip_id}: {path.name} is damaged or not a feature file: {first}"
+    first = str(error).strip().partition("\n")[0]
+    reason = f"{type(error).__name__}: {first}"
+    return f"{clip_id}: {path.name} is damaged or not a feature file: {reason}"
 
 
 def _read_npy(path: Path) -> Tensor:
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return torch.from_numpy(np.array(array, dtype=np.float32))
+    array = np.lib.format.open_memmap(path, mode="r")
+    # What float32 cannot hold becomes infinity, which the caller reports.
+    with np.errstate(over="ignore"):
+        return torch.from_numpy(np.array(array, dtype=np.float32))
 
 
 def _read_pt(path: Path) -> Tensor:
     # Files of before torch 1.6 are not zip archives and cannot be mapped.
     with path.open("rb") as file:
         is_zip = file.read(2) == b"PK"
-    loaded = torch.load(path, weights_only=True, mmap=is_zip, map_location="cpu")
-    if not isinstance(loaded, Tensor):
-        raise TypeError(f"expected one tensor but got a {type(loaded).__name__}")
-    return loaded
+    try:
+        loaded = torch.load(path, weights_only=True, mmap=is_zip, map_location="cpu")
+    except UnpicklingError:
+        # torch's own message advises to switch the check off.
+        raise TypeError("refused, it holds other objects than a tensor") from None
+    if not isinstance(loaded, Tensor) or loaded.layout != torch.strided:
+        kind = getattr(loaded, "layout", type(loaded).__name__)
+        raise TypeError(f"expected one dense tensor but got a {kind}")
+    return loaded.detach()
 
 
 def _read_safetensors(path: Path) -> Tensor:
@@ -181,7 +196,7 @@ def _only_key(keys: Iterable[str]) -> str:
 
 
 def _npy_header(path: Path) -> _Header:
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    array = np.lib.format.open_memmap(path, mode="r")
     return _Header(array.shape, np.issubdtype(array.dtype, np.floating))
 
 
@@ -232,11 +247,13 @@ def _shape_problem(
     if len(shape) != 2:
         return f"expected a (T, C) tensor but got shape {shape}"
     steps, channels = shape
+    if not (steps and channels):
+        return f"empty: shape {shape}"
     if abs(steps - expected) > tolerance and abs(channels - expected) <= tolerance:
         return f"transposed: expected (T, C) = ({expected:.0f}, {width}), got {shape}"
     if channels != width:
         return f"expected {width} channels as in the other files but got {channels}"
-    if steps < 1 or abs(steps - expected) > tolerance:
+    if abs(steps - expected) > tolerance:
         return (
             f"expected {expected:.1f} steps (duration x fps of the annotation, "
             f"tolerance {tolerance}) but got {steps}"

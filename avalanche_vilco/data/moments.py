@@ -53,6 +53,7 @@ class MomentDataset(Dataset[Sample]):
         """Inputs and targets of a sample, dicts of unbatched tensors as in
         :class:`~avalanche_vilco.data.batch.ClipBatch` and
         :class:`~avalanche_vilco.data.batch.MomentTargets`."""
+        index = range(len(self))[index]
         sample = self.samples[index]
         features = self.store.read(sample.clip.clip_id)
         valid = torch.ones(len(features), dtype=torch.bool)

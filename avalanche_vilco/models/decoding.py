@@ -31,7 +31,8 @@ class MomentDecoder:
 
     Candidates are the best (query, point) pairs of a clip; windows are clamped to
     the clip; Gaussian soft-NMS within each query gives the final ranking over all
-    queries. Equal scores rank by query channel, then from fine to coarse points.
+    queries. Equal scores rank by the score before suppression, then by query channel,
+    then from fine to coarse points. Where an output is not finite there is no window.
 
     :param score_threshold: candidates score above it, in [0, 1).
     :param max_candidates: candidates of a clip before suppression.
@@ -84,10 +85,24 @@ class MomentDecoder:
         """(B, N) scores, channels and points of the best pairs."""
         n_points = output.shape[-1]
         grid = point_grid(n_points, targets.valid.shape[1], output.device)
-        scores = query_logits(output).sigmoid() * grid.valid(targets.valid)[:, None]
-        flat = scores.flatten(1)
-        best, index = flat.topk(min(self.max_candidates, flat.shape[1]), dim=1)
+        logits = query_logits(output)
+        usable = grid.valid(targets.valid) & window_offsets(output).isfinite().all(1)
+        usable = usable[:, None] & logits.isfinite()
+        scores = torch.where(usable, logits.sigmoid(), 0.0)
+        best, index = _stable_topk(scores.flatten(1), self.max_candidates)
         return best, index // n_points, index % n_points
+
+
+def _stable_topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best float32 scores >= 0 of each row and their places, the lower place
+    first among equals, where ``topk`` promises no order and a sort takes ten times
+    as long."""
+    n = scores.shape[1]
+    # Bits of floats >= 0 order as the floats do; the place makes every key unique.
+    bits = scores.contiguous().view(torch.int32).long() << 32
+    keys = bits | torch.arange(n - 1, -1, -1, device=scores.device)
+    index = n - 1 - (keys.topk(min(k, n), dim=1).values & 0xFFFFFFFF)
+    return scores.gather(1, index), index
 
 
 def _windows_sec(output: Tensor, points: Tensor, targets: MomentTargets) -> Tensor:

@@ -90,7 +90,8 @@ def _nearest_point(
 ) -> Tensor:
     from_centre = (left - right).abs()
     distance = from_centre.masked_fill(~usable | (grid.strides > 1), torch.inf)
-    return usable & F.one_hot(distance.argmin(-1), len(grid.steps)).bool()
+    points = torch.arange(len(grid.steps), device=distance.device)
+    return usable & (points == distance.argmin(-1, keepdim=True))
 
 
 def _multi_hot(wins: Tensor, labels: Tensor, n_queries: int) -> Tensor:

@@ -100,19 +100,24 @@ class TextBranch(nn.Module):
         """Encode and flatten.
 
         :param tokens: (K, L, C) token features, K may be 0.
-        :param valid: (K, L) bool.
+        :param valid: (K, L) bool; a row may be all False.
         :return: (1, K * L + 1, D) codes, the last a learnt "none of these", and
             their (1, K * L + 1) mask.
         """
-        x = self.null_token.new_empty(0, self.null_token.shape[1])
+        codes = self.null_token.new_empty(0, 1, self.null_token.shape[1])
         if len(tokens):
             codes = self.norm(self.projection(tokens))
             for block in self.blocks:
-                codes = block(codes, valid)
-            x = codes.flatten(0, 1)
-        known = torch.cat([valid.flatten(), valid.new_ones(1)])
-        codes = torch.cat([x, self.null_token.to(x.dtype)])
-        return codes[None], known[None]
+                codes = block(codes, _never_empty(valid))
+        x = codes.flatten(0, 1)
+        mask = torch.cat([valid.flatten(), valid.new_ones(1)])
+        return torch.cat([x, self.null_token.to(x.dtype)])[None], mask[None]
+
+
+def _never_empty(valid: Tensor) -> Tensor:
+    """Show the first token of rows without any: attention over nothing is undefined."""
+    first = torch.arange(valid.shape[1], device=valid.device) == 0
+    return valid | (first & ~valid.any(dim=1, keepdim=True))
 
 
 class FeaturePyramid(nn.Module):
@@ -230,20 +235,19 @@ class MomentHeads(nn.Module):
         :param summaries: (K, D) one code for each query.
         :return: (B, K, P) logits, (B, 2, P) distances in strides, (B, P) mask.
         """
-        x, valid, is_point = _join_levels(levels, masks)
+        x, valid = _join_levels(levels), _join_levels(masks)
         cls = reg = x
         for conv in self.cls_convs:
             cls = conv(cls, valid)
         for conv in self.reg_convs:
             reg = conv(reg, valid)
         logits = self._logits(cls, valid, summaries)
-        distances = self.reg(reg, valid) * self._scales(levels)
-        offsets = _bounded(distances)
-        keep = is_point.nonzero().squeeze(1)
+        offsets = _bounded(self.reg(reg, valid) * self._scales(levels))
+        lengths = [level.shape[1] for level in levels]
         return (
-            logits.index_select(1, keep).transpose(1, 2),
-            offsets.index_select(1, keep).transpose(1, 2),
-            valid.index_select(1, keep),
+            _drop_gaps(logits, lengths).transpose(1, 2),
+            _drop_gaps(offsets, lengths).transpose(1, 2),
+            torch.cat(list(masks), dim=1),
         )
 
     def _logits(self, x: Tensor, valid: Tensor, summaries: Tensor) -> Tensor:
@@ -258,23 +262,17 @@ class MomentHeads(nn.Module):
         return torch.cat(per_step)[:, None]
 
 
-def _join_levels(
-    levels: Sequence[Tensor], masks: Sequence[Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Lay levels end to end with one empty step between, so that one convolution
-    serves all of them and none sees its neighbour."""
-    gap = levels[0].new_zeros(len(levels[0]), 1, levels[0].shape[2])
-    no = masks[0].new_zeros(len(masks[0]), 1)
-    x = torch.cat([part for level in levels for part in (level, gap)], dim=1)
-    valid = torch.cat([part for mask in masks for part in (mask, no)], dim=1)
-    is_point = torch.cat(
-        [
-            part
-            for mask in masks
-            for part in (torch.ones_like(mask[0]), torch.zeros_like(no[0]))
-        ]
-    )
-    return x, valid, is_point
+def _join_levels(levels: Sequence[Tensor]) -> Tensor:
+    """Lay levels (B, T / 2**l, ...) end to end with one empty step after each, so that
+    one convolution serves all of them and none sees its neighbour."""
+    gap = torch.zeros_like(levels[0][:, :1])
+    return torch.cat([part for level in levels for part in (level, gap)], dim=1)
+
+
+def _drop_gaps(x: Tensor, lengths: Sequence[int]) -> Tensor:
+    """(B, P + L, ...) laid out by :func:`_join_levels` -> (B, P, ...)."""
+    parts = x.split([size for length in lengths for size in (length, 1)], dim=1)
+    return torch.cat(parts[::2], dim=1)
 
 
 def _bounded(x: Tensor) -> Tensor:
@@ -328,7 +326,8 @@ class MomentLocalizer(DynamicModule):
 
         :param experience: has ``queries_in_this_experience``.
         :raises TypeError: it has not.
-        :raises ValueError: token features have another width than the model's.
+        :raises ValueError: token features are none, or of another width than the
+            model's.
         """
         if not self.training:
             return
@@ -344,15 +343,17 @@ class MomentLocalizer(DynamicModule):
         """Have a channel and a text for each query.
 
         :param queries: queries; those already known are left as they are.
+        :raises ValueError: token features are none, or of another width than the
+            model's.
         """
         new = [query for query in queries if not self._knows(query.channel)]
         if not new:
             return
         width = self.query_tokens.shape[2]
         for query in new:
-            if query.tokens.ndim != 2 or query.tokens.shape[1] != width:
+            if query.tokens.shape[1:] != (width,) or not len(query.tokens):
                 raise ValueError(
-                    f"expected (L, {width}) token features for query channel "
+                    f"expected (L > 0, {width}) token features for query channel "
                     f"{query.channel} but got {tuple(query.tokens.shape)}: build "
                     "the model with text_dim=benchmark.text_dim"
                 )
@@ -369,15 +370,11 @@ class MomentLocalizer(DynamicModule):
         return channel < self.n_queries and bool(self.known_tokens[channel].any())
 
     def _resize(self, n_queries: int, n_tokens: int) -> None:
-        rows = max(n_queries, self.n_queries)
-        tokens = max(n_tokens, self.query_tokens.shape[1])
-        size = self.query_tokens.new_zeros(rows, tokens, self.query_tokens.shape[2])
-        known = self.known_tokens.new_zeros(rows, tokens)
         have, length = self.known_tokens.shape
-        size[:have, :length] = self.query_tokens
-        known[:have, :length] = self.known_tokens
-        self.query_tokens, self.known_tokens = size, known
-        self.heads.cls.grow(rows)
+        more = (0, max(n_tokens - length, 0), 0, max(n_queries - have, 0))
+        self.query_tokens = nn.functional.pad(self.query_tokens, (0, 0, *more))
+        self.known_tokens = nn.functional.pad(self.known_tokens, more)
+        self.heads.cls.grow(self.n_queries)
 
     def forward(self, clips: ClipBatch) -> Tensor:
         """Localise.
@@ -401,18 +398,10 @@ class MomentLocalizer(DynamicModule):
         extra -= clips.valid.shape[1]
         features = nn.functional.pad(clips.features, (0, 0, 0, extra))
         valid = nn.functional.pad(clips.valid, (0, extra))
-        tokens, valid_tokens = self.text(self.query_tokens, self._attended_tokens())
+        tokens, valid_tokens = self.text(self.query_tokens, self.known_tokens)
         x = self.stem(features, valid)
         levels, masks = self.pyramid(x, valid, tokens, valid_tokens)
         return levels, masks, self._summaries(tokens)
-
-    def _attended_tokens(self) -> Tensor:
-        """Mask of tokens; a channel whose query is not learnt shows one zero token,
-        since attention over nothing is undefined."""
-        empty = ~self.known_tokens.any(dim=1, keepdim=True)
-        first = torch.zeros_like(self.known_tokens)
-        first[:, :1] = True
-        return self.known_tokens | (empty & first)
 
     def _summaries(self, tokens: Tensor) -> Tensor:
         """(K, D) mean code of each query's tokens."""

@@ -109,7 +109,10 @@ def point_grid(points: int, n_steps: int, device: torch.device) -> PointGrid:
     return _point_grid(points, n_steps, device)
 
 
+# A grid first asked for in evaluation serves training too, where tensors made in
+# inference mode may not be saved for the backward pass.
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def _point_grid(points: int, n_steps: int, device: torch.device) -> PointGrid:
     levels = _n_levels(points, n_steps)
     padded = padded_length(n_steps, levels)

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 import avalanche_vilco
@@ -33,7 +34,8 @@ def weights_hash(model: nn.Module) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions that a result depends on."""
+    """Versions that a result depends on, and the thread count, which decides the order
+    in which sums are taken on a CPU."""
     found = {
         "avalanche_vilco": avalanche_vilco.__version__,
         "python": platform.python_version(),
@@ -43,7 +45,7 @@ def versions() -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = "not installed as a package"
-    return found
+    return {**found, "torch_threads": str(torch.get_num_threads())}
 
 
 def write_atomically(path: Path, text: str) -> None:

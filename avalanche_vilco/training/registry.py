@@ -28,7 +28,7 @@ RECIPES: Mapping[str, Recipe] = {
     "cumulative": Recipe(supervised.ViLCoCumulative),
     "joint": Recipe(supervised.ViLCoJoint, is_joint=True),
     "replay": Recipe(supervised.ViLCoReplay, {"mem_size": 64}),
-    "ewc": Recipe(supervised.ViLCoEWC, {"ewc_lambda": 100.0}),
+    "ewc": Recipe(supervised.ViLCoEWC, {"ewc_lambda": 1000.0}),
     "mas": Recipe(supervised.ViLCoMAS, {"lambda_reg": 1.0, "alpha": 0.5}),
     "lwf": Recipe(supervised.ViLCoLwF, {"alpha": 1.0, "temperature": 2.0}),
     "gem": Recipe(supervised.ViLCoGEM, {"patterns_per_exp": 16}),

@@ -1,15 +1,26 @@
 """Avalanche's strategies by name, for query-incremental streams.
 
 On avalanche-lib 0.6.0 the stock classes run as they are; these run on its
-development head too and bring an evaluator that fits. What each does here stands in
-docs/strategies.md, kept by a test.
+development head too, bring an evaluator that fits and mend what stock leaves undone.
+They take the arguments of the stock class of the same name. What each does here
+stands in docs/strategies.md, kept by a test.
 """
 
 from __future__ import annotations
 
-from avalanche.training import supervised as stock
+from collections.abc import Sequence
+from typing import Any
 
-from avalanche_vilco.training.templates import BatchObjectMixin
+from avalanche.training import supervised as stock
+from torch import nn
+from torch.optim import Optimizer
+
+from avalanche_vilco.models.moment_localizer import GrowingHead
+from avalanche_vilco.training.plugins.agem import MomentAGEMPlugin
+from avalanche_vilco.training.plugins.synaptic_intelligence import (
+    MomentSynapticIntelligencePlugin,
+)
+from avalanche_vilco.training.templates import BatchObjectMixin, moment_evaluator
 
 
 class ViLCoNaive(BatchObjectMixin, stock.Naive):
@@ -36,6 +47,35 @@ class ViLCoMAS(BatchObjectMixin, stock.MAS):
     """Memory-aware synapses."""
 
 
+class ViLCoSynapticIntelligence(ViLCoNaive):
+    """Synaptic intelligence that works on the CPU too."""
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer,
+        criterion: Any,
+        si_lambda: float | Sequence[float],
+        eps: float = 1e-7,
+        plugins: Sequence[Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """As stock.
+
+        :param si_lambda: weight of the penalty, or one for each experience.
+        :param eps: damping of importances.
+        """
+        plugin = MomentSynapticIntelligencePlugin(si_lambda=si_lambda, eps=eps)
+        super().__init__(
+            model=model,
+            optimizer=optimizer,
+            criterion=criterion,
+            plugins=[*(plugins or ()), plugin],
+            **kwargs,
+        )
+
+
 class ViLCoLwF(BatchObjectMixin, stock.LwF):
     """Learning without forgetting."""
 
@@ -44,13 +84,88 @@ class ViLCoGEM(BatchObjectMixin, stock.GEM):
     """Gradient episodic memory."""
 
 
-class ViLCoAGEM(BatchObjectMixin, stock.AGEM):
-    """Averaged gradient episodic memory."""
+class ViLCoAGEM(ViLCoNaive):
+    """Averaged gradient episodic memory that can be saved."""
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer,
+        criterion: Any,
+        patterns_per_exp: int,
+        sample_size: int = 64,
+        plugins: Sequence[Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """As stock.
+
+        :param patterns_per_exp: samples kept of each experience.
+        :param sample_size: samples that the reference gradient is taken on, at least
+            one for each experience.
+        """
+        plugin = MomentAGEMPlugin(patterns_per_exp, sample_size)
+        super().__init__(
+            model=model,
+            optimizer=optimizer,
+            criterion=criterion,
+            plugins=[*(plugins or ()), plugin],
+            **kwargs,
+        )
+
+
+class ViLCoCWRStar(BatchObjectMixin, stock.CWRStar):
+    """Copy weights with re-init: after the first experience only the head learns."""
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer,
+        criterion: Any,
+        cwr_layer_name: str = "heads.cls",
+        evaluator: Any = moment_evaluator,
+        **kwargs: Any,
+    ) -> None:
+        """As stock, whose search for the layer takes another one here.
+
+        :param cwr_layer_name: layer with one row of weights for each query.
+        """
+        super().__init__(
+            model=model,
+            optimizer=optimizer,
+            criterion=criterion,
+            cwr_layer_name=cwr_layer_name,
+            evaluator=evaluator,
+            **kwargs,
+        )
 
 
 class ViLCoGDumb(BatchObjectMixin, stock.GDumb):
     """Training from scratch on a balanced memory."""
 
+    def model_adaptation(self, model: nn.Module | None = None) -> nn.Module:
+        """Adapt to the experience; evaluation adapts the strategy's model only.
+
+        Stock has the untrained copy, which is in training mode, learn the queries of
+        evaluated experiences, and with them those not yet taught.
+        """
+        if model is not None and not self.is_training:
+            return model
+        return super().model_adaptation(model)
+
 
 class ViLCoFromScratch(BatchObjectMixin, stock.FromScratchTraining):
     """A new model for each experience."""
+
+    def model_adaptation(self, model: nn.Module | None = None) -> nn.Module:
+        """Adapt to the experience, with an untrained head in training.
+
+        Stock resets parameters of unchanged shape, hence not those of a head that
+        has grown.
+        """
+        model = super().model_adaptation(model)
+        heads = (part for part in model.modules() if isinstance(part, GrowingHead))
+        for head in heads if self.is_training else ():
+            head.reset_parameters()
+        return model

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from avalanche.training.plugins import EvaluationPlugin
+from avalanche.training.plugins.evaluation import default_evaluator
 
 
 def moment_evaluator(**options: Any) -> EvaluationPlugin:
@@ -16,29 +20,49 @@ def moment_evaluator(**options: Any) -> EvaluationPlugin:
     from avalanche_vilco.evaluation.metrics.continual import task_matrix_metrics
     from avalanche_vilco.evaluation.metrics.recall import recall_metrics
 
-    return EvaluationPlugin(
-        recall_metrics(**options), task_matrix_metrics(**options), loggers=[]
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="No loggers specified")
+        return EvaluationPlugin(
+            recall_metrics(**options), task_matrix_metrics(**options), loggers=[]
+        )
 
 
 class BatchObjectMixin:
     """Put in front of a stock strategy, as in ``class X(BatchObjectMixin, Naive)``.
 
     Mini-batches may hold any object with ``to``: Avalanche 0.6.0 moves such objects
-    anyway, its development head raises TypeError. The default evaluator is
-    :func:`moment_evaluator`, since accuracy has no meaning for windows.
+    anyway, its development head raises TypeError. Where the strategy's default
+    evaluator is Avalanche's, it becomes :func:`moment_evaluator`, since accuracy has
+    no meaning for windows. Arguments are those of the strategy.
     """
 
     device: Any
     mbatch: Any
 
-    def __init__(
-        self,
-        *args: Any,
-        evaluator: EvaluationPlugin | Callable[[], EvaluationPlugin] = moment_evaluator,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, evaluator=evaluator, **kwargs)  # type: ignore[call-arg]
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        # An __init__ of this class would hide the strategy's parameters: Avalanche
+        # reads them to map positional arguments and to find misspelt ones.
+        cls.__init__ = _with_moment_evaluator(cls.__init__)  # type: ignore[method-assign]
+        super().__init_subclass__(**kwargs)
 
     def _unpack_minibatch(self) -> None:
         self.mbatch = [part.to(self.device, non_blocking=True) for part in self.mbatch]
+
+
+def _with_moment_evaluator(init: Callable[..., None]) -> Callable[..., None]:
+    signature = inspect.signature(init)
+    stock = signature.parameters.get("evaluator")
+    if stock is None or stock.default is not default_evaluator:
+        return init
+
+    @functools.wraps(init)
+    def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("evaluator", moment_evaluator)
+        init(self, *args, **kwargs)
+
+    ours = {"evaluator": stock.replace(default=moment_evaluator)}
+    parameters = {**signature.parameters, **ours}
+    initialise.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=list(parameters.values())
+    )
+    return initialise

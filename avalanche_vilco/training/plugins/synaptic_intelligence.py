@@ -17,6 +17,9 @@ class MomentSynapticIntelligencePlugin(SynapticIntelligencePlugin):
     weights are one and every importance is zero: it runs and does nothing
     (avalanche-lib 0.6.0, ``synaptic_intelligence.py``, ``extract_weights``).
     Parameters without gradient count as having gradient zero.
+
+    Importances are at least zero, as in the authors' code: the stock plugin bounds
+    them above only, and a negative one rewards a weight for leaving its place.
     """
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
@@ -41,6 +44,12 @@ class MomentSynapticIntelligencePlugin(SynapticIntelligencePlugin):
                     continue
                 step = parameter.detach().flatten().cpu() - old[name].data
                 moved[name].data += parameter.grad.flatten().cpu() * step
+
+    def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Turn trajectories into importances."""
+        super().after_training_exp(strategy, **kwargs)
+        for importance in self.ewc_data[1].values():
+            importance.data.clamp_(min=0)
 
     @torch.no_grad()
     def _copy_weights(self, model: nn.Module, target: MutableMapping[str, Any]) -> None:

@@ -1,0 +1,122 @@
+"""Moment samples: what a dataset gives, and that reading changes nothing."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from avalanche_vilco.data.batch import collate_moments
+from avalanche_vilco.data.ego4d import MomentClip
+from avalanche_vilco.data.features import FeatureFolder
+from avalanche_vilco.data.moments import MomentDataset, MomentSample
+
+FPS = 1.874
+WINDOWS = [[[0.5, 4.0], [2.0, 30.0]], [], [[1.0, 1.5]]]
+CHANNELS = [[3, 1], [], [1]]
+
+
+def moment_sample(i: int) -> MomentSample:
+    windows = np.array(WINDOWS[i], dtype=np.float64).reshape(-1, 2)
+    channels = np.array(CHANNELS[i], dtype=np.int64)
+    for array in (windows, channels):
+        array.setflags(write=False)
+    clip = MomentClip(f"clip{i}", "v", "train", 30.0 + i, FPS, windows, channels + 40)
+    return MomentSample(clip, windows, channels, asked=(1, 3))
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> MomentDataset:
+    for i in range(3):
+        np.save(tmp_path / f"clip{i}.npy", np.random.default_rng(i).random((56 + i, 4)))
+    samples = [moment_sample(i) for i in range(3)]
+    return MomentDataset(samples, FeatureFolder(tmp_path), n_queries=5)
+
+
+def assert_equal(one: dict, other: dict) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        assert one[name].dtype == other[name].dtype, name
+        assert torch.equal(one[name], other[name]), name
+
+
+def test_inputs_are_features_and_their_steps(dataset, tmp_path):
+    inputs, _ = dataset[0]
+    stored = np.load(tmp_path / "clip0.npy")
+    assert torch.equal(inputs["features"], torch.from_numpy(stored).float())
+    assert inputs["valid"].tolist() == [True] * 56
+
+
+def test_inputs_hold_nothing_but_features(dataset):
+    for inputs, _ in dataset:
+        assert inputs.keys() == {"features", "valid"}
+
+
+def test_targets_are_windows_in_seconds_and_steps(dataset):
+    _, targets = dataset[0]
+    assert targets["segments_sec"].tolist() == WINDOWS[0]
+    steps = torch.tensor(WINDOWS[0], dtype=torch.float64) * FPS - 0.5
+    torch.testing.assert_close(targets["segments"], steps.float())
+    assert targets["labels"].tolist() == [3, 1]
+    assert targets["asked"].tolist() == [False, True, False, True, False]
+    assert targets["duration_sec"].item() == 30.0
+    assert targets["features_per_sec"].item() == FPS
+
+
+def test_clip_without_windows_is_a_legal_negative(dataset):
+    _, targets = dataset[1]
+    assert targets["segments"].shape == targets["segments_sec"].shape == (0, 2)
+    assert targets["labels"].shape == (0,)
+    assert targets["labels"].dtype == torch.int64
+
+
+def test_every_sample_knows_its_position(dataset):
+    assert [targets["sample"].item() for _, targets in dataset] == [0, 1, 2]
+    assert dataset[-1][1]["sample"].item() == 2
+
+
+def test_index_beyond_the_data_is_refused(dataset):
+    for index in (3, -4):
+        with pytest.raises(IndexError):
+            dataset[index]
+
+
+def test_two_reads_of_a_sample_are_equal(dataset):
+    for i in range(len(dataset)):
+        for one, other in zip(dataset[i], dataset[i], strict=True):
+            assert_equal(one, other)
+
+
+def test_writing_into_a_sample_reaches_no_shared_record(dataset):
+    for part in dataset[0]:
+        for tensor in part.values():
+            tensor.zero_()
+    inputs, targets = dataset[0]
+    assert inputs["features"].abs().sum() > 0
+    assert targets["segments_sec"].tolist() == WINDOWS[0]
+    assert targets["labels"].tolist() == CHANNELS[0]
+    assert dataset.samples[0].windows_sec.tolist() == WINDOWS[0]
+
+
+def test_dataset_can_be_pickled_and_is_small(dataset):
+    stored = pickle.dumps(dataset)
+    assert len(stored) < 5000
+    for ours, theirs in zip(dataset, pickle.loads(stored), strict=True):
+        assert_equal(ours[0], theirs[0])
+        assert_equal(ours[1], theirs[1])
+
+
+def test_spawned_workers_read_what_the_main_process_reads(dataset):
+    def batches(**options):
+        return list(
+            DataLoader(dataset, batch_size=2, collate_fn=collate_moments, **options)
+        )
+
+    alone = batches()
+    spawned = batches(num_workers=2, multiprocessing_context="spawn")
+    assert len(alone) == len(spawned) == 2
+    for ours, theirs in zip(alone, spawned, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert_equal(one.fields(), other.fields())

@@ -1,0 +1,188 @@
+"""A run that is interrupted between experiences and resumed is the same run."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from avalanche.checkpointing import save_checkpoint as stock_save
+from avalanche.training.determinism.rng_manager import RNGManager
+from avalanche.training.supervised import AGEM
+from torch import Tensor
+
+from avalanche_vilco.training import checkpointing, supervised
+from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpoint
+from avalanche_vilco.training.plugins.agem import MomentAGEMPlugin
+
+METHODS: Mapping[str, Mapping[str, Any]] = {
+    "ViLCoNaive": {},
+    "ViLCoCumulative": {},
+    "ViLCoReplay": {"mem_size": 6},
+    "ViLCoEWC": {"ewc_lambda": 100.0},
+    "ViLCoMAS": {},
+    "ViLCoSynapticIntelligence": {"si_lambda": 1e4},
+    "ViLCoLwF": {"alpha": 1, "temperature": 2},
+    "ViLCoGEM": {"patterns_per_exp": 4},
+    "ViLCoAGEM": {"patterns_per_exp": 4, "sample_size": 4},
+    "ViLCoCWRStar": {},
+    "ViLCoGDumb": {"mem_size": 6},
+    "ViLCoFromScratch": {},
+}
+Parts = Callable[..., dict[str, Any]]
+
+
+def build(name: str, parts: Parts) -> Any:
+    return getattr(supervised, name)(**parts(), **METHODS[name])
+
+
+def state(strategy: Any) -> dict[str, Tensor]:
+    return {name: v.clone() for name, v in strategy.model.state_dict().items()}
+
+
+def learn(strategy: Any, experiences: Any, benchmark: Any) -> None:
+    for experience in experiences:
+        strategy.train(experience)
+        strategy.eval(benchmark.test_stream)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
+    name: str, parts: Parts, benchmark: Any, tmp_path: Path
+) -> None:
+    stream = benchmark.train_stream
+    whole = build(name, parts)
+    learn(whole, stream[:2], benchmark)
+    save_checkpoint(whole, tmp_path / "checkpoint.pkl")
+    learn(whole, stream[2:], benchmark)
+    expected, values = state(whole), whole.evaluator.get_last_metrics()
+
+    fresh = build(name, parts)
+    RNGManager.set_random_seeds(99)
+    resumed, done = load_checkpoint(fresh, tmp_path / "checkpoint.pkl")
+    assert done == 2
+    learn(resumed, stream[done:], benchmark)
+    found = state(resumed)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    assert resumed.evaluator.get_last_metrics() == pytest.approx(values, nan_ok=True)
+
+
+def test_without_a_file_the_strategy_is_returned_as_it_is(
+    parts: Parts, tmp_path: Path
+) -> None:
+    strategy = build("ViLCoNaive", parts)
+    assert load_checkpoint(strategy, tmp_path / "none.pkl") == (strategy, 0)
+
+
+def test_interrupted_write_leaves_the_old_file(
+    parts: Parts, benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "checkpoint.pkl"
+    strategy = build("ViLCoNaive", parts)
+    strategy.train(benchmark.train_stream[0])
+    save_checkpoint(strategy, path)
+    strategy.train(benchmark.train_stream[1])
+
+    def half(strategy: Any, name: str) -> None:
+        stock_save(strategy, name)
+        written = Path(name).read_bytes()
+        Path(name).write_bytes(written[: len(written) // 2])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpointing.stock, "save_checkpoint", half)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(strategy, path)
+    _, done = load_checkpoint(build("ViLCoNaive", parts), path)
+    assert done == 1
+
+
+def test_saving_changes_nothing_of_a_running_strategy(
+    parts: Parts, benchmark: Any, tmp_path: Path
+) -> None:
+    ends = []
+    for is_saved in (False, True):
+        strategy = build("ViLCoAGEM", parts)
+        for experience in benchmark.train_stream:
+            strategy.train(experience)
+            if is_saved:
+                save_checkpoint(strategy, tmp_path / "checkpoint.pkl")
+        ends.append(state(strategy))
+    assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
+
+
+def test_replays_checkpoint_holds_references_and_no_features(
+    parts: Parts, benchmark: Any, tmp_path: Path
+) -> None:
+    sizes = {}
+    for name in ("ViLCoNaive", "ViLCoReplay", "ViLCoGEM"):
+        strategy = build(name, parts)
+        strategy.train(benchmark.train_stream[0])
+        save_checkpoint(strategy, tmp_path / name)
+        sizes[name] = (tmp_path / name).stat().st_size
+    first = benchmark.train_stream[0].dataset
+    clip = first[0][0]["features"]
+    n_bytes = clip.numel() * clip.element_size()
+    assert sizes["ViLCoReplay"] - sizes["ViLCoNaive"] < n_bytes
+    assert sizes["ViLCoGEM"] - sizes["ViLCoNaive"] > n_bytes
+
+
+def test_checkpoint_does_not_grow_with_the_features_of_the_data(
+    parts: Parts, benchmark: Any, tmp_path: Path
+) -> None:
+    strategy = build("ViLCoReplay", parts)
+    strategy.train(benchmark.train_stream[0])
+    save_checkpoint(strategy, tmp_path / "checkpoint.pkl")
+    written = (tmp_path / "checkpoint.pkl").read_bytes()
+    for experience in benchmark.train_stream:
+        for inputs, *_ in experience.dataset:
+            needle = inputs["features"][:4].numpy().tobytes()
+            assert needle not in written
+
+
+def test_resumed_memory_reads_the_same_clips(
+    parts: Parts, benchmark: Any, tmp_path: Path
+) -> None:
+    strategy = build("ViLCoReplay", parts)
+    strategy.train(benchmark.train_stream[0])
+    save_checkpoint(strategy, tmp_path / "checkpoint.pkl")
+    resumed, _ = load_checkpoint(
+        build("ViLCoReplay", parts), tmp_path / "checkpoint.pkl"
+    )
+    before, after = (s.plugins[0].storage_policy.buffer for s in (strategy, resumed))
+    assert list(after.clip_ids) == list(before.clip_ids)
+    for old, new in zip(before, after, strict=True):
+        assert torch.equal(old[0]["features"], new[0]["features"])
+
+
+def test_stock_agem_cannot_be_saved_and_ours_can(
+    parts: Parts, benchmark: Any, tmp_path: Path
+) -> None:
+    options = METHODS["ViLCoAGEM"]
+    stock = AGEM(**parts(), **options)
+    stock.train(benchmark.train_stream[0])
+    with pytest.raises(TypeError, match="generator"):
+        save_checkpoint(stock, tmp_path / "stock.pkl")
+    ours = build("ViLCoAGEM", parts)
+    ours.train(benchmark.train_stream[0])
+    save_checkpoint(ours, tmp_path / "ours.pkl")
+    resumed, _ = load_checkpoint(build("ViLCoAGEM", parts), tmp_path / "ours.pkl")
+    plugin = resumed.plugins[0]
+    assert isinstance(plugin, MomentAGEMPlugin)
+    assert plugin.sample_from_memory()[0].size(0) == options["sample_size"]
+
+
+def test_agem_can_be_saved_before_it_has_a_memory(parts: Parts, tmp_path: Path) -> None:
+    save_checkpoint(build("ViLCoAGEM", parts), tmp_path / "checkpoint.pkl")
+    resumed, done = load_checkpoint(
+        build("ViLCoAGEM", parts), tmp_path / "checkpoint.pkl"
+    )
+    assert done == 0
+    assert list(resumed.plugins[0].buffer_dliter) == []
+
+
+def test_torch_is_left_as_it_was(parts: Parts, tmp_path: Path) -> None:
+    before = set(vars(torch.optim))
+    save_checkpoint(build("ViLCoNaive", parts), tmp_path / "checkpoint.pkl")
+    load_checkpoint(build("ViLCoNaive", parts), tmp_path / "checkpoint.pkl")
+    assert set(vars(torch.optim)) == before
