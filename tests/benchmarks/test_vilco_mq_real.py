@@ -232,7 +232,7 @@ class Losses(SupervisedPlugin):
         self.values: list[float] = []
 
     def after_training_iteration(self, strategy, **kwargs) -> None:
-        self.values.append(float(strategy.loss))
+        self.values.append(strategy.loss.item())
 
 
 @pytest.mark.slow

@@ -166,7 +166,7 @@ def test_number_too_large_for_a_float_is_refused_by_field(tmp_path):
     content = json.dumps(clip_a(duration=1)).replace(
         '"duration": 1', '"duration":1e999'
     )
-    with pytest.raises(DataError, match="field 'duration': .* but got inf"):
+    with pytest.raises(DataError, match=r"field 'duration': .* but got inf"):
         read_moment_annotations(write(tmp_path, content.encode()))
 
 
@@ -214,14 +214,14 @@ def test_id_that_could_leave_the_feature_folder_is_refused(clip_id, tmp_path):
 
 def test_two_names_of_one_label_id_are_refused(tmp_path):
     content = clip_a(window(1, 5, "cook", 3), window(2, 6, "wash", 3))
-    with pytest.raises(DataError, match="'wash' with id 3 contradicts .* 'cook'"):
+    with pytest.raises(DataError, match=r"'wash' with id 3 contradicts .* 'cook'"):
         read_moment_annotations(write(tmp_path, content))
 
 
 def test_two_ids_of_one_label_are_refused_across_clips(tmp_path):
     other = {"clip-b": record("clip-b", window(1, 5, "cook", 4))}
     content = {**clip_a(window(1, 5, "cook", 3)), **other}
-    with pytest.raises(DataError, match="record 'clip-b'.*'cook' has id 3"):
+    with pytest.raises(DataError, match=r"record 'clip-b'.*'cook' has id 3"):
         read_moment_annotations(write(tmp_path, content))
 
 

@@ -123,7 +123,7 @@ def test_a_step_or_two_more_or_less_are_accepted(steps, tmp_path):
 
 def test_tolerance_can_be_set(good):
     FeatureFolder(good).preflight({"good-1": T + 0.4}, tolerance=0.5)
-    with pytest.raises(FeatureError, match="expected 13.0 steps"):
+    with pytest.raises(FeatureError, match=r"expected 13\.0 steps"):
         FeatureFolder(good).preflight({"good-1": T + 1}, tolerance=0.5)
 
 

@@ -66,14 +66,14 @@ def test_one_vector_counts_as_one_token(tmp_path):
 
 def test_text_of_another_width_is_named(tmp_path):
     path = store(tmp_path, cook=torch.ones(7, 256), wash=torch.ones(7, 768))
-    with pytest.raises(DataError, match="record 'wash': expected 256 .* got 768"):
+    with pytest.raises(DataError, match=r"record 'wash': expected 256 .* got 768"):
         read_query_text(path, ["cook", "wash"])
 
 
 @pytest.mark.parametrize("shape", [(0, 8), (2, 0), (1, 2, 8), ()])
 def test_text_of_wrong_shape_is_named(shape, tmp_path):
     path = store(tmp_path, cook=torch.ones(shape))
-    with pytest.raises(DataError, match="record 'cook': expected .L, C. token"):
+    with pytest.raises(DataError, match=r"record 'cook': expected \(L, C\) token"):
         read_query_text(path, ["cook"])
 
 

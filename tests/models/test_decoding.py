@@ -202,11 +202,12 @@ def test_output_without_any_finite_value_has_no_window(moment_targets) -> None:
     assert (found.labels == -1).all() and not found.segments_sec.any()
 
 
-def test_reversed_windows_are_dropped(moment_targets) -> None:
+@pytest.mark.parametrize("offsets", [(-0.25, -0.25), (-0.25, 0.25), (70.0, -6.0)])
+def test_reversed_and_empty_windows_are_dropped(offsets, moment_targets) -> None:
     targets = moment_targets([64])
     output = _silent(targets)
     output[0, 0, [5, 6]] = 3.0
-    output[0, -2:, 5] = -0.25
+    output[0, -2:, 5] = torch.tensor(offsets)
     found = MomentDecoder()(output, targets)
     assert (found.labels[0] >= 0).sum() == 1
     assert found.segments_sec[0, 0].mean() == 6.5

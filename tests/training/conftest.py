@@ -32,22 +32,35 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def small_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Generated clips of unequal length, six queries."""
-    return generate_mini_mq(
-        tmp_path_factory.mktemp("mini_mq"),
-        seed=9,
-        n_train=60,
-        n_val=12,
-        n_test=0,
-        n_groups=3,
-        group_size=2,
-        min_train_clips=2,
-        min_val_clips=1,
-        clip_sec=(40.0, 60.0),
-        full_length_share=0.0,
-        median_window_sec=4.0,
-    )
+def small_data(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[..., Path]:
+    """Writes generated clips of unequal length with six queries."""
+
+    def generate(**knobs: Any) -> Path:
+        return generate_mini_mq(
+            tmp_path_factory.mktemp("mini_mq"),
+            seed=9,
+            n_train=60,
+            n_val=12,
+            n_test=0,
+            n_groups=3,
+            group_size=2,
+            min_train_clips=2,
+            min_val_clips=1,
+            clip_sec=(40.0, 60.0),
+            full_length_share=0.0,
+            median_window_sec=4.0,
+            **knobs,
+        )
+
+    return generate
+
+
+@pytest.fixture(scope="session")
+def small_root(small_data: Callable[..., Path]) -> Path:
+    """The folder that :func:`benchmark` reads."""
+    return small_data()
 
 
 TRAIN_CLIPS = (8, 4, 6)

@@ -32,6 +32,12 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 Parts = Callable[..., dict[str, Any]]
 
 
+@pytest.fixture(scope="module")
+def small_root(small_data: Callable[..., Path]) -> Path:
+    """Wide features, so that a file which holds some is a large one."""
+    return small_data(feature_width=512)
+
+
 def build(name: str, parts: Parts) -> Any:
     return getattr(supervised, name)(**parts(), **METHODS[name])
 
@@ -111,7 +117,7 @@ def test_saving_changes_nothing_of_a_running_strategy(
     assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
 
 
-def test_replays_checkpoint_holds_references_and_no_features(
+def test_replays_checkpoint_holds_references_and_gems_features(
     parts: Parts, benchmark: Any, tmp_path: Path
 ) -> None:
     sizes = {}
@@ -120,24 +126,23 @@ def test_replays_checkpoint_holds_references_and_no_features(
         strategy.train(benchmark.train_stream[0])
         save_checkpoint(strategy, tmp_path / name)
         sizes[name] = (tmp_path / name).stat().st_size
-    first = benchmark.train_stream[0].dataset
-    clip = first[0][0]["features"]
-    n_bytes = clip.numel() * clip.element_size()
-    assert sizes["ViLCoReplay"] - sizes["ViLCoNaive"] < n_bytes
-    assert sizes["ViLCoGEM"] - sizes["ViLCoNaive"] > n_bytes
+    clip = benchmark.train_stream[0].dataset[0][0]["features"]
+    four_clips = 4 * clip.numel() * clip.element_size()
+    assert sizes["ViLCoReplay"] - sizes["ViLCoNaive"] < four_clips / 2
+    assert sizes["ViLCoGEM"] - sizes["ViLCoNaive"] > four_clips / 2
 
 
-def test_checkpoint_does_not_grow_with_the_features_of_the_data(
+def test_replays_checkpoint_holds_no_clips_features(
     parts: Parts, benchmark: Any, tmp_path: Path
 ) -> None:
     strategy = build("ViLCoReplay", parts)
     strategy.train(benchmark.train_stream[0])
+    strategy.eval(benchmark.test_stream)
     save_checkpoint(strategy, tmp_path / "checkpoint.pkl")
     written = (tmp_path / "checkpoint.pkl").read_bytes()
-    for experience in benchmark.train_stream:
+    for experience in [*benchmark.train_stream, *benchmark.test_stream]:
         for inputs, *_ in experience.dataset:
-            needle = inputs["features"][:4].numpy().tobytes()
-            assert needle not in written
+            assert inputs["features"][:1].numpy().tobytes() not in written
 
 
 def test_resumed_memory_reads_the_same_clips(
