@@ -65,9 +65,7 @@ def chance_level(
     clips = [sample.clip.clip_id for sample in whole.samples]
     store = ShuffledFeatures(whole.store, clips, seed)
     scores = [
-        recall_of(
-            model, MomentDataset(own, store, whole.n_queries), recall, **options
-        )
+        recall_of(model, MomentDataset(own, store, whole.n_queries), recall, **options)
         for own in _by_experience(whole.samples)
     ]
     return {

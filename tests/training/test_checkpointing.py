@@ -9,6 +9,7 @@ import torch
 from avalanche.checkpointing import save_checkpoint as stock_save
 from avalanche.training.determinism.rng_manager import RNGManager
 from avalanche.training.supervised import AGEM
+from avalanche.training.supervised.joint_training import AlreadyTrainedError
 from torch import Tensor
 
 from avalanche_vilco.training import checkpointing, supervised
@@ -72,6 +73,21 @@ def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], expected[key]) for key in expected)
     assert resumed.evaluator.get_last_metrics() == pytest.approx(values, nan_ok=True)
+
+
+def test_joint_is_restored_as_trained(
+    parts: Parts, benchmark: Any, tmp_path: Path
+) -> None:
+    joint = supervised.ViLCoJoint(**parts())
+    joint.train(benchmark.train_stream)
+    save_checkpoint(joint, tmp_path / "checkpoint.pkl")
+    resumed, _ = load_checkpoint(
+        supervised.ViLCoJoint(**parts()), tmp_path / "checkpoint.pkl"
+    )
+    expected, found = state(joint), state(resumed)
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    with pytest.raises(AlreadyTrainedError):
+        resumed.train(benchmark.train_stream)
 
 
 def test_without_a_file_the_strategy_is_returned_as_it_is(

@@ -413,6 +413,32 @@ class _HeadAtStart(SupervisedPlugin):
         self.weights.append(strategy.model.heads.cls.weight.detach().clone())
 
 
+class _MomentAtStart(SupervisedPlugin):
+    def __init__(self) -> None:
+        super().__init__()
+        self.moments: list[Tensor | None] = []
+
+    def before_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
+        weight = strategy.model.stem.projection.weight
+        moment = strategy.optimizer.state[weight].get("exp_avg")
+        self.moments.append(None if moment is None else moment.clone())
+
+
+def test_optimizer_state_of_old_parameters_survives_growth(
+    parts: Parts, benchmark: Any
+) -> None:
+    start = _MomentAtStart()
+    strategy = supervised.ViLCoNaive(**parts(plugins=[start]))
+    weight = strategy.model.stem.projection.weight
+    strategy.train(benchmark.train_stream[0])
+    kept = strategy.optimizer.state[weight]["exp_avg"].clone()
+    strategy.train(benchmark.train_stream[1])
+    assert start.moments[0] is None
+    assert start.moments[1] is not None
+    assert torch.equal(start.moments[1], kept)
+    assert kept.any()
+
+
 def test_stacked_plugins_keep_their_order(parts: Parts) -> None:
     mine = [ReplayPlugin(mem_size=6), EWCPlugin(1.0)]
     strategy = supervised.ViLCoAGEM(**parts(plugins=mine), patterns_per_exp=2)
