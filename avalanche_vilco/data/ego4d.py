@@ -4,7 +4,8 @@ Moment queries are read from the processed file that public code shares,
 ``ego4d_clip_annotations_v2.json`` (also v1): a dict of clip uid to record with
 ``video_id, clip_id, duration, parent_start_sec, parent_end_sec, v_duration, fps,
 subset, annotations``; times are seconds relative to the clip, ``fps`` is the rate
-of the features (steps a second).
+of the features (steps a second). Ego4D's own files are read by
+:mod:`avalanche_vilco.data.ego4d_official`, with the same records as a result.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from avalanche_vilco.data.errors import DataError
 from avalanche_vilco.data.report import DataReport, Tally
 
 SUBSETS = ("train", "val", "test")
+WINDOW_POLICIES = ("clipped", "raw")
 DUPLICATE_TOLERANCE_SEC = 1e-3
 """Windows of one clip and label closer than this at both ends are one window."""
 
@@ -46,7 +48,7 @@ class MomentClip:
     duration_sec: float
     features_per_sec: float
     windows_sec: npt.NDArray[np.float64]
-    """(N, 2) start and end, 0 <= start < end <= duration."""
+    """(N, 2) start and end, 0 <= start < end; end <= duration unless read raw."""
     label_ids: npt.NDArray[np.int64]
     """(N,) category of each window, as in the file."""
 
@@ -61,24 +63,28 @@ class MomentAnnotations:
     """Category id -> name in the file's raw spelling, ids ascending."""
     report: DataReport = field(repr=False)
     """Counts of windows and clips, and the file's hash."""
+    label_id_source: str = "annotation file"
+    """Where the category ids come from."""
 
 
-class _Window(msgspec.Struct):
+class WindowRecord(msgspec.Struct):
     segment: tuple[float, float]
     label: str
     label_id: int
 
 
-class _Clip(msgspec.Struct):
+class ClipRecord(msgspec.Struct):
     video_id: str
     clip_id: str
     duration: float
     fps: float
     subset: str
-    annotations: list[_Window]
+    annotations: list[WindowRecord]
 
 
-def read_moment_annotations(path: Path | str) -> MomentAnnotations:
+def read_moment_annotations(
+    path: Path | str, *, windows: str = "clipped"
+) -> MomentAnnotations:
     """Read and validate the processed moment-query file.
 
     Windows that overhang the clip are clipped, exact duplicates and windows that
@@ -86,12 +92,16 @@ def read_moment_annotations(path: Path | str) -> MomentAnnotations:
     report, with ``read = kept + changed + rejected``.
 
     :param path: ``ego4d_clip_annotations_v2.json`` or v1.
+    :param windows: ``"clipped"``, or ``"raw"`` to leave windows that overhang or lie
+        behind the clip's end as they are, which the public split procedure sees.
     :return: clips in file order, category names and the report.
     :raises FileNotFoundError: no such file.
+    :raises ValueError: no such policy for windows.
     :raises DataError: not JSON, truncated, or a record breaks the schema (wrong
         type, number as text, NaN, empty label, duplicated clip, one id with two
         names); the message names file, record and field.
     """
+    check_window_policy(windows)
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(
@@ -101,45 +111,88 @@ def read_moment_annotations(path: Path | str) -> MomentAnnotations:
     content = path.read_bytes()
     records = _decode_records(path, content)
     report = DataReport(files={path.name: hashlib.sha256(content).hexdigest()})
-    names = _label_names(path, records)
+    return moment_annotations([(path, records)], report, windows=windows)
+
+
+def check_window_policy(windows: str) -> None:
+    """Refuse what is no policy for windows.
+
+    :raises ValueError: names the policies.
+    """
+    if windows not in WINDOW_POLICIES:
+        raise ValueError(
+            f"expected windows in {list(WINDOW_POLICIES)} but got {windows!r}"
+        )
+
+
+def moment_annotations(
+    files: Sequence[tuple[Path, Mapping[str, ClipRecord]]],
+    report: DataReport,
+    *,
+    windows: str,
+    label_id_source: str = "annotation file",
+) -> MomentAnnotations:
+    """Validate records whose types are right already.
+
+    :param files: files with their records, clip uid -> record.
+    :param report: where to count.
+    :param windows: ``"clipped"`` or ``"raw"``.
+    :param label_id_source: where the category ids come from.
+    :raises DataError: a value breaks a rule; names file, record and field.
+    """
+    names = _label_names(files)
     clips = tuple(
-        _moment_clip(path, clip_id, record, report)
+        _moment_clip(path, clip_id, record, report, windows)
+        for path, records in files
         for clip_id, record in records.items()
     )
     _note_shared_parents(clips, report.stage("annotations", "clips"))
-    return MomentAnnotations(clips, names, report)
+    return MomentAnnotations(clips, names, report, label_id_source)
 
 
-def _decode_records(path: Path, content: bytes) -> dict[str, _Clip]:
+def decode_json_object(path: Path, content: bytes, *, hint: str) -> dict[str, Any]:
+    """Decode a JSON object and refuse keys that occur twice.
+
+    :param path: file, for messages.
+    :param content: its bytes.
+    :param hint: what the file should be.
+    :raises DataError: not JSON, truncated, not an object, or a key occurs twice.
+    """
+
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         unique = dict(pairs)
         if len(unique) != len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
             problem = f"the key {twice!r} occurs twice in one object"
-            hint = "only the last would count: leave one"
-            raise DataError(path, problem, record=unique.get("clip_id"), hint=hint)
+            advice = "only the last would count: leave one"
+            raise DataError(path, problem, record=unique.get("clip_id"), hint=advice)
         return unique
 
     try:
-        records = json.loads(content, object_pairs_hook=no_duplicates)
+        decoded = json.loads(content, object_pairs_hook=no_duplicates)
     except DataError:
         raise
     except (ValueError, RecursionError) as error:
-        hint = "the file may be truncated: compare its size and fetch it again"
-        raise DataError(path, f"not valid JSON: {error}", hint=hint) from None
-    if not isinstance(records, dict):
-        kind = type(records).__name__
+        advice = "the file may be truncated: compare its size and fetch it again"
+        raise DataError(path, f"not valid JSON: {error}", hint=advice) from None
+    if not isinstance(decoded, dict):
+        kind = type(decoded).__name__
         problem = f"expected a JSON object of clips but got a {kind}"
-        raise DataError(path, problem, hint=_LAYOUT_HINT)
+        raise DataError(path, problem, hint=hint)
+    return decoded
+
+
+def _decode_records(path: Path, content: bytes) -> dict[str, ClipRecord]:
+    records = decode_json_object(path, content, hint=_LAYOUT_HINT)
     if not records:
         raise DataError(path, "the file holds no clip", hint="is it the right file?")
     return {clip_id: _record(path, clip_id, one) for clip_id, one in records.items()}
 
 
-def _record(path: Path, clip_id: str, raw: Any) -> _Clip:
+def _record(path: Path, clip_id: str, raw: Any) -> ClipRecord:
     try:
-        return msgspec.convert(raw, type=_Clip)
+        return msgspec.convert(raw, type=ClipRecord)
     except msgspec.ValidationError as error:
         problem, _, where = str(error).partition(" - at `$")
         name = _field_name(where.strip("`").lstrip("."), raw)
@@ -150,51 +203,85 @@ def _record(path: Path, clip_id: str, raw: Any) -> _Clip:
 
 def _field_name(where: str, raw: Any) -> str | None:
     """Name of the field at fault, with the window's number, which msgspec omits."""
-    if not where.startswith("annotations[...]"):
-        return where or None
-    fits = (_is_window(window) for window in raw["annotations"])
-    number = next(i for i, one_fits in enumerate(fits) if not one_fits)
-    return where.replace("[...]", f"[{number}]", 1).replace("[...]", "")
+    return number_lists(where, raw, (WindowRecord,)) or None
 
 
-def _is_window(raw: Any) -> bool:
+def number_lists(where: str, raw: Any, kinds: Sequence[type]) -> str:
+    """Put numbers in for the ``[...]`` of a path that msgspec names.
+
+    :param where: path of the first fault, ``annotations[...].label``.
+    :param raw: the object that was refused.
+    :param kinds: type of the elements of each list on the way.
+    :return: ``annotations[3].label``; deeper lists keep no number.
+    """
+    parts = where.split("[...]")
+    named = ""
+    for part, kind in zip(parts[:-1], kinds, strict=False):
+        for name in part.strip(".").split("."):
+            raw = raw[name]
+        number = next(i for i, one in enumerate(raw) if not _fits(one, kind))
+        named += f"{part}[{number}]"
+        raw = raw[number]
+    return named + "".join(parts[min(len(parts) - 1, len(kinds)) :])
+
+
+def _fits(raw: Any, kind: type) -> bool:
     try:
-        msgspec.convert(raw, type=_Window)
+        msgspec.convert(raw, type=kind)
     except msgspec.ValidationError:
         return False
     return True
 
 
-def _label_names(path: Path, records: Mapping[str, _Clip]) -> dict[int, str]:
+def _label_names(
+    files: Sequence[tuple[Path, Mapping[str, ClipRecord]]],
+) -> dict[int, str]:
     names: dict[int, str] = {}
     ids: dict[str, int] = {}
-    for clip_id, record in records.items():
-        for i, window in enumerate(record.annotations):
-            spot = {"record": clip_id, "field": f"annotations[{i}].label"}
-            if not window.label.strip():
-                raise DataError(path, "the label is empty", **spot)
-            if not window.label.isprintable():
-                problem = f"the label {window.label!r} has unprintable characters"
-                raise DataError(path, problem, **spot)
-            if not 0 <= window.label_id <= _MAX_LABEL_ID:
-                problem = (
-                    f"expected label_id in 0..{_MAX_LABEL_ID} but got {window.label_id}"
-                )
-                raise DataError(path, problem, **spot)
-            name = names.setdefault(window.label_id, window.label)
-            known_id = ids.setdefault(window.label, window.label_id)
-            if name != window.label or known_id != window.label_id:
-                problem = (
-                    f"label {window.label!r} with id {window.label_id} contradicts an "
-                    f"earlier record: id {window.label_id} is {name!r}, and "
-                    f"{window.label!r} has id {known_id}"
-                )
-                raise DataError(path, problem, **spot)
+    for path, records in files:
+        for clip_id, record in records.items():
+            for i, window in enumerate(record.annotations):
+                spot = f"annotations[{i}].label"
+                check_label(path, clip_id, spot, window.label)
+                _check_label_id(path, clip_id, spot, window, names, ids)
     if not names:
-        raise DataError(
-            path, "no clip has an annotation", hint="a test file cannot be trained on"
-        )
+        hint = "a test file cannot be trained on"
+        raise DataError(files[0][0], "no clip has an annotation", hint=hint)
     return dict(sorted(names.items()))
+
+
+def check_label(path: Path, clip_id: str, spot: str, label: str) -> None:
+    """Refuse a category name that no query can be made of.
+
+    :raises DataError: empty or unprintable.
+    """
+    if not label.strip():
+        raise DataError(path, "the label is empty", record=clip_id, field=spot)
+    if not label.isprintable():
+        problem = f"the label {label!r} has unprintable characters"
+        raise DataError(path, problem, record=clip_id, field=spot)
+
+
+def _check_label_id(
+    path: Path,
+    clip_id: str,
+    spot: str,
+    window: WindowRecord,
+    names: dict[int, str],
+    ids: dict[str, int],
+) -> None:
+    if not 0 <= window.label_id <= _MAX_LABEL_ID:
+        problem = f"expected label_id in 0..{_MAX_LABEL_ID} but got {window.label_id}"
+        raise DataError(path, problem, record=clip_id, field=spot)
+    name = names.setdefault(window.label_id, window.label)
+    known_id = ids.setdefault(window.label, window.label_id)
+    if name != window.label or known_id != window.label_id:
+        problem = (
+            f"label {window.label!r} with id {window.label_id} contradicts an "
+            f"earlier record: id {window.label_id} is {name!r}, and "
+            f"{window.label!r} has id {known_id}"
+        )
+        raise DataError(path, problem, record=clip_id, field=spot)
 
 
 def check_plain_id(path: Path, clip_id: str) -> None:
@@ -208,11 +295,11 @@ def check_plain_id(path: Path, clip_id: str) -> None:
 
 
 def _moment_clip(
-    path: Path, clip_id: str, record: _Clip, report: DataReport
+    path: Path, clip_id: str, record: ClipRecord, report: DataReport, policy: str
 ) -> MomentClip:
     _check_record(path, clip_id, record)
     tally = report.stage("annotations", "windows")
-    windows, labels = _clean_windows(path, clip_id, record, tally)
+    windows, labels = _clean_windows(path, clip_id, record, tally, policy)
     clips = report.stage("annotations", "clips")
     if len(windows):
         clips.kept += 1
@@ -231,7 +318,7 @@ def _moment_clip(
     )
 
 
-def _check_record(path: Path, clip_id: str, record: _Clip) -> None:
+def _check_record(path: Path, clip_id: str, record: ClipRecord) -> None:
     check_plain_id(path, clip_id)
     if record.clip_id != clip_id:
         problem = f"clip_id {record.clip_id!r} differs from the key"
@@ -252,18 +339,17 @@ def _check_record(path: Path, clip_id: str, record: _Clip) -> None:
 
 
 def _clean_windows(
-    path: Path, clip_id: str, record: _Clip, tally: Tally
+    path: Path, clip_id: str, record: ClipRecord, tally: Tally, policy: str
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    kept: list[_Window] = []
+    # A raw window may end, or even lie, behind the clip's end.
+    limit = record.duration if policy == "clipped" else math.inf
+    kept: list[WindowRecord] = []
     for i, window in enumerate(record.annotations):
         start, end = window.segment
-        if not (math.isfinite(start) and math.isfinite(end)):
-            spot = f"annotations[{i}].segment"
-            problem = f"expected finite seconds but got {[start, end]}"
-            raise DataError(path, problem, record=clip_id, field=spot)
+        check_finite(path, clip_id, f"annotations[{i}].segment", (start, end))
         at_end = end == record.duration
         tally.note("windows end exactly at the clip's end", int(at_end))
-        reason = _reject_reason(start, end, record.duration)
+        reason = _reject_reason(start, end, limit)
         if reason is None and _is_duplicate(kept, window):
             reason = "exact duplicate"
             tally.note("of them exact duplicates", int(at_end))
@@ -271,26 +357,38 @@ def _clean_windows(
             tally.reject(reason)
             continue
         kept.append(window)
-        _count_kept(start, end, record.duration, tally)
+        _count_kept(start, end, limit, tally)
     windows = np.array([w.segment for w in kept], dtype=np.float64).reshape(-1, 2)
-    windows = windows.clip(0.0, record.duration)
+    windows = windows.clip(0.0, limit)
     labels = np.array([w.label_id for w in kept], dtype=np.int64)
     windows.setflags(write=False)
     labels.setflags(write=False)
     return windows, labels
 
 
-def _reject_reason(start: float, end: float, duration: float) -> str | None:
+def check_finite(
+    path: Path, clip_id: str, spot: str, segment: tuple[float, float]
+) -> None:
+    """Refuse NaN and infinity.
+
+    :raises DataError: a time is not finite.
+    """
+    if not all(map(math.isfinite, segment)):
+        problem = f"expected finite seconds but got {list(segment)}"
+        raise DataError(path, problem, record=clip_id, field=spot)
+
+
+def _reject_reason(start: float, end: float, limit: float) -> str | None:
     if end < start:
         return "end before start"
     if end == start:
         return "zero length"
-    if start >= duration or end <= 0:
+    if start >= limit or end <= 0:
         return "outside the clip"
     return None
 
 
-def _is_duplicate(earlier: Iterable[_Window], window: _Window) -> bool:
+def _is_duplicate(earlier: Iterable[WindowRecord], window: WindowRecord) -> bool:
     return any(
         other.label_id == window.label_id
         and abs(other.segment[0] - window.segment[0]) <= DUPLICATE_TOLERANCE_SEC
@@ -299,10 +397,10 @@ def _is_duplicate(earlier: Iterable[_Window], window: _Window) -> bool:
     )
 
 
-def _count_kept(start: float, end: float, duration: float, tally: Tally) -> None:
+def _count_kept(start: float, end: float, limit: float, tally: Tally) -> None:
     if start < 0:
         tally.change("start before the clip, clipped to 0")
-    elif end > duration:
+    elif end > limit:
         tally.change("overhangs the clip's end, clipped to it")
     else:
         tally.kept += 1

@@ -21,6 +21,11 @@ class DataError(ValueError):
         field: str | None = None,
         hint: str = "",
     ) -> None:
+        self.file = str(file)
+        self.problem = problem
+        self.record = record
+        self.field = field
+        self.hint = hint
         where = str(file)
         if record is not None:
             where += f", record {record!r}"

@@ -728,7 +728,9 @@ def _narrate_event(
         sentence = _DISTRACTOR_SENTENCES[-1 - event.kind]
         prototype = world.distractors[-1 - event.kind]
     length = min(event.end - event.start, float(rng.uniform(1.5, 5)))
-    start = rng.uniform(event.start, event.end - length) + rng.normal(0, 0.3)
+    # Rounding may put the latest start just below the event's own.
+    latest = max(event.start, event.end - length)
+    start = rng.uniform(event.start, latest) + rng.normal(0, 0.3)
     start = min(max(0.0, float(start)), clip.plan.duration - length)
     record = {
         "video_id": clip.uid,

@@ -36,7 +36,7 @@ RECIPES: Mapping[str, Recipe] = {
     "gdumb": Recipe(supervised.ViLCoGDumb, {"mem_size": 64}),
     "from_scratch": Recipe(supervised.ViLCoFromScratch),
     "cwr_star": Recipe(supervised.ViLCoCWRStar, {"cwr_layer_name": "heads.cls"}),
-    "si": Recipe(supervised.ViLCoSynapticIntelligence, {"si_lambda": 1.0}),
+    "si": Recipe(supervised.ViLCoSynapticIntelligence, {"si_lambda": 1000.0}),
 }
 
 
