@@ -47,6 +47,7 @@ def markdown_table(
     :param results: of any strategies and seeds.
     :param metrics: names in ``results["scores"]``.
     """
+    results = list(results)
     columns = ["strategy", "seeds", "memory, share of training samples"]
     for metric in metrics:
         columns += [f"P_T {metric}", f"BwF_T {metric}", f"chance {metric}"]
@@ -59,7 +60,19 @@ def markdown_table(
             for key in ("average", "bwf", "chance"):
                 cells.append(mean_and_spread([score[key] for score in scores]))
         lines.append(_row(cells))
-    return "\n".join(lines)
+    return "\n".join(lines + _departures(results))
+
+
+def _departures(results: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Lines under a table: runs that the public recipe's departures set apart."""
+    lines = []
+    for strategy, runs in by_strategy(results).items():
+        quirks = sorted({name for run in runs for name in run.get("quirks", {})})
+        if any(run["benchmark"]["uses_ground_truth_at_test"] for run in runs):
+            lines.append(f"{strategy}: uses ground truth at test: yes")
+        if quirks:
+            lines.append(f"{strategy}: reference quirks {', '.join(quirks)}")
+    return ["", *lines] if lines else []
 
 
 def mean_and_spread(values: Sequence[float | None]) -> str:
@@ -103,7 +116,7 @@ def plot_matrices(
         panel.set_xticks(range(len(mean)))
         panel.set_yticks(range(len(mean)))
     panels[0].set_ylabel("after training on experience")
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, bbox_inches="tight")
 
 
 def _filled(matrix: Any) -> list[tuple[tuple[int, int], float]]:
