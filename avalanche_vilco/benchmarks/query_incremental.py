@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from avalanche.benchmarks.utils.classification_dataset import (
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from avalanche_vilco.benchmarks.manifest import SplitManifest, write_manifest
 from avalanche_vilco.data.moments import MomentDataset
 from avalanche_vilco.data.report import DataReport
 
@@ -66,6 +68,9 @@ class QueryExperience(DatasetExperience):
         """Queries first asked in this experience."""
         self.previous_queries: tuple[Query, ...] = tuple(chain(*past))
         """Queries of earlier experiences."""
+        self.shown_queries: tuple[Query, ...] = ()
+        """Queries whose texts clips may show before they are learnt; none outside the
+        reference protocol."""
         self.classes_in_this_experience = [query.channel for query in now]
         self.previous_classes = {query.channel for query in self.previous_queries}
         self.classes_seen_so_far = self.previous_classes.union(
@@ -103,6 +108,7 @@ def experience_dataset(
     clip_ids: Sequence[str],
     task_label: int,
     collate_fn: Callable[..., Any],
+    channels: Sequence[Sequence[int]] | None = None,
 ) -> AvalancheDataset:
     """A view of a stream's samples as Avalanche's plugins want it.
 
@@ -116,13 +122,18 @@ def experience_dataset(
     :param task_label: task label of the samples; always attached, since without
         one Avalanche's training loader ignores the collate function.
     :param collate_fn: makes mini-batches; survives subsets, buffers and workers.
+    :param channels: for each of these samples the queries that have a window in it,
+        which follow it as the attribute ``channels``, for memories with slots for
+        each query; ``None`` takes its group alone.
     """
     view = torch.utils.data.Subset(data, list(indices))
+    answered = [[group] for group in groups] if channels is None else channels
     return TaskAwareSupervisedClassificationDataset(
         [view],
         data_attributes=[
             DataAttribute(list(groups), "targets"),
             DataAttribute(list(clip_ids), "clip_ids"),
+            DataAttribute([tuple(own) for own in answered], "channels"),
             # Avalanche's ConstantSequence cannot be empty.
             TaskLabels([task_label] * len(view)),
         ],
@@ -138,6 +149,7 @@ class QueryIncrementalBenchmark(CLScenario):
     :param moments: stream name -> the samples of all its experiences.
     :param info: what a results file must say of the data (protocol, versions...).
     :param report: what was read, kept and rejected.
+    :param manifest: what the split is, if it can be published.
     """
 
     def __init__(
@@ -148,6 +160,7 @@ class QueryIncrementalBenchmark(CLScenario):
         moments: Mapping[str, MomentDataset],
         info: Mapping[str, Any],
         report: DataReport,
+        manifest: SplitManifest | None = None,
     ) -> None:
         super().__init__(
             [EagerCLStream(name, list(exps)) for name, exps in streams.items()]
@@ -160,8 +173,31 @@ class QueryIncrementalBenchmark(CLScenario):
         """Protocol, version and sizes, for results files."""
         self.report = report
         """Counts of what was read, kept, changed and rejected."""
+        self._manifest = manifest
         for stream in self.streams.values():
             stream.benchmark = self
+
+    def manifest(self) -> dict[str, Any]:
+        """What the split is: clip ids, groups, protocol, versions and file hashes.
+
+        The generator takes it back: ``vilco_mq(root, manifest=...)``.
+
+        :raises ValueError: the benchmark was built without one.
+        """
+        return self._published().to_dict()
+
+    def write_manifest(self, path: Path | str) -> None:
+        """Write :meth:`manifest` as JSON.
+
+        :param path: file to write.
+        :raises ValueError: the benchmark was built without one.
+        """
+        write_manifest(self._published(), path)
+
+    def _published(self) -> SplitManifest:
+        if self._manifest is None:
+            raise ValueError("this benchmark was built without a manifest")
+        return self._manifest
 
     @property
     def n_experiences(self) -> int:

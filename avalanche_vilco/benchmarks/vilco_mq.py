@@ -11,15 +11,31 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from avalanche_vilco.benchmarks.curation import (
-    assign_clips,
-    head_queries,
-    held_out_parents,
-    query_groups,
+from avalanche_vilco.benchmarks.curation import head_queries, query_groups
+from avalanche_vilco.benchmarks.manifest import (
+    Category,
+    SplitManifest,
+    check_windows,
+    make_manifest,
+    manifest_split,
+    parse_manifest,
+    read_manifest,
+)
+from avalanche_vilco.benchmarks.protocols import (
+    PROTOCOLS,
+    Groups,
+    Protocol,
+    Split,
+    Streams,
+    count_split,
+    count_streams,
+    split_clips,
+    stream_samples,
 )
 from avalanche_vilco.benchmarks.query_incremental import (
     Query,
@@ -27,14 +43,26 @@ from avalanche_vilco.benchmarks.query_incremental import (
     QueryIncrementalBenchmark,
     experience_dataset,
 )
+from avalanche_vilco.benchmarks.quirks import with_quirks
+from avalanche_vilco.benchmarks.reference_metadata import read_reference_metadata
 from avalanche_vilco.data.batch import collate_moments
 from avalanche_vilco.data.ego4d import (
     MomentAnnotations,
     MomentClip,
     read_moment_annotations,
 )
+from avalanche_vilco.data.ego4d_official import (
+    OFFICIAL_FILES,
+    is_official_folder,
+    read_official_moments,
+)
 from avalanche_vilco.data.errors import DataError
-from avalanche_vilco.data.features import LENGTH_TOLERANCE_STEPS, FeatureFolder
+from avalanche_vilco.data.features import (
+    LENGTH_TOLERANCE_STEPS,
+    FeatureSource,
+    FeatureStore,
+    open_features,
+)
 from avalanche_vilco.data.mini import MINI_MQ_VERSION, mini_mq_root
 from avalanche_vilco.data.moments import MomentDataset, MomentSample
 from avalanche_vilco.data.report import DataReport
@@ -42,9 +70,6 @@ from avalanche_vilco.data.text import hashed_query_text, read_query_text
 
 ANNOTATION_FILES = ("ego4d_clip_annotations_v2.json", "ego4d_clip_annotations.json")
 QUERY_TEXT_FILE = "query_text.safetensors"
-VALID_SHARE = 0.1
-PROTOCOLS = ("exclusive",)
-PROTOCOL_VERSION = "1"
 DATA_ROOT_VARIABLE = "AVALANCHE_VILCO_DATA"
 
 
@@ -58,11 +83,17 @@ def vilco_mq(
     group_sizes: Sequence[int] | None = None,
     return_task_id: bool = False,
     annotations: Path | str | None = None,
-    features: Path | str | None = None,
+    categories: Mapping[str, int] | Path | str | None = None,
+    features: FeatureSource | None = None,
+    features_of: str = "clips",
+    features_per_sec: float | None = None,
+    grid: int | None = None,
     query_text: Path | str | None = None,
     missing: str = "error",
     length_tolerance: float = LENGTH_TOLERANCE_STEPS,
-    valid_share: float = VALID_SHARE,
+    valid_share: float | None = None,
+    manifest: SplitManifest | Mapping[str, Any] | Path | str | None = None,
+    quirks: Sequence[str] = (),
 ) -> QueryIncrementalBenchmark:
     """Moment Queries of ViLCo-Bench as query-incremental streams.
 
@@ -70,60 +101,101 @@ def vilco_mq(
     file's val subset, since the public test subset has no labels; ``valid`` is held
     out of train by parent video, so that nothing need be selected on ``test``.
 
-    A sample is one clip with the windows of the queries of its experience. The
-    default protocol ``exclusive`` gives each clip to one experience (paper, section
-    3.2), keeping as many windows as it can; windows of other experiences' queries
-    are left out and counted in ``benchmark.report``.
+    A sample is one clip with the windows of the queries of its experience. Protocols
+    (``docs/protocols.md``) say which clips an experience has:
 
-    :param dataset_root: folder with the annotation file, ``features/`` and, if
+    - ``exclusive`` gives each clip to one experience (paper, section 3.2), keeping as
+      many windows as it can; windows of other experiences' queries are left out and
+      counted in ``benchmark.report``;
+    - ``shared_clips`` lets a clip return in each experience that asks a query of it:
+      no window is lost, a sample is a pair of clip and experience;
+    - ``reference`` splits as the public code does, which loses 57 % of the windows and
+      has no valid stream unless ``valid_share`` is passed.
+
+    :param dataset_root: folder with the annotation file, or with Ego4D's own
+        ``moments_*.json``, there or in ``annotations/``; ``features/``; and, if
         there, ``query_text.safetensors``. ``None`` takes the folder named by the
         environment variable ``AVALANCHE_VILCO_DATA`` where it is set, else the
         embedded generated default, whose results compare with nothing published.
     :param n_experiences: number of experiences; must divide the queries.
-    :param protocol: ``"exclusive"``.
+    :param protocol: ``"exclusive"``, ``"shared_clips"`` or ``"reference"``.
     :param order: order of learning: ``None`` is the order of category ids (with a
         seed: ``"queries"``), ``"queries"`` shuffles queries, ``"groups"`` shuffles
         the fixed groups, a sequence of category ids sets it.
     :param seed: seed of a shuffled order; train, valid and test share the order.
     :param group_sizes: queries of each experience, instead of equal sizes.
     :param return_task_id: label samples with their experience instead of 0.
-    :param annotations: annotation file, if not in ``dataset_root``.
-    :param features: folder of per-clip files, if not ``dataset_root/features``.
+    :param annotations: annotation file or folder, if not in ``dataset_root``.
+    :param categories: for Ego4D's own files, category ids: see
+        :func:`~avalanche_vilco.data.ego4d_official.read_official_moments`.
+    :param features: where features are, if not in ``dataset_root/features``: a path,
+        a store, or several to be concatenated on channels, as
+        :func:`~avalanche_vilco.data.features.open_features` takes them.
+    :param features_of: ``"clips"``, or ``"videos"`` if the source has whole parent
+        videos, from which clips are cut.
+    :param features_per_sec: for Ego4D's own files, steps of the features a second;
+        default 1.8741513727840071.
+    :param grid: resize the features of every clip to this many steps (the public code:
+        1024).
     :param query_text: safetensors file of token features, label -> (L, C). Without
         one, each word has a fixed random vector: stated in ``benchmark.info``.
-    :param missing: ``"error"`` lists all clips without a feature file and stops,
-        ``"drop"`` leaves them out and counts them.
-    :param length_tolerance: accepted difference, in steps, between a feature file's
+    :param missing: ``"error"`` lists all clips without features and stops, ``"drop"``
+        leaves them out and counts them.
+    :param length_tolerance: accepted difference, in steps, between the features'
         length and duration x fps.
-    :param valid_share: share of the training clips held out, in [0, 1).
-    :return: the benchmark, with ``queries``, ``report`` and ``info``.
-    :raises FileNotFoundError: root, annotation file or feature folder is absent.
-    :raises DataError: the annotation or text file is damaged.
-    :raises FeatureError: feature files are missing or damaged; lists all.
+    :param valid_share: share of the training clips held out by parent video, in
+        [0, 1); default 0.1, for ``reference`` 0.
+    :param manifest: a published split: JSON file, its content, or the public code's
+        metadata pickle. It sets protocol, groups, order and clips; the arguments for
+        these keep their defaults.
+    :param quirks: with the reference protocol, parts of the public recipe that concern
+        the data: ``"clip_label_text"`` hands each clip its own ground-truth labels as
+        text, at test too (``docs/reference_quirks.md``).
+    :return: the benchmark, with ``queries``, ``report``, ``info`` and ``manifest()``.
+    :raises FileNotFoundError: root, annotation file or features are absent.
+    :raises DataError: the annotation, text or manifest file is damaged, or the
+        manifest is of another annotation file or names unknown clips.
+    :raises FeatureError: features are missing or damaged; lists all.
     :raises ValueError: an argument does not fit the data.
     """
-    _check_choice("protocol", protocol, PROTOCOLS)
+    _check_choice("protocol", protocol, list(PROTOCOLS))
     _check_choice("missing", missing, ("error", "drop"))
-    if not 0 <= valid_share < 1:
+    _check_choice("features_of", features_of, ("clips", "videos"))
+    if valid_share is not None and not 0 <= valid_share < 1:
         raise ValueError(f"expected valid_share in [0, 1) but got {valid_share}")
+    grouping = _Grouping(n_experiences, group_sizes, order, seed)
+    pinned = None if manifest is None else _open_manifest(manifest)
+    if pinned is not None:
+        _check_left_out(pinned, protocol, grouping, valid_share)
+    rule = PROTOCOLS[pinned.manifest.protocol if pinned else protocol]
     files = _find_files(dataset_root, annotations, features, query_text)
-    read = read_moment_annotations(files.annotations)
-    groups = query_groups(
-        list(read.label_names),
-        n_experiences=n_experiences,
-        group_sizes=group_sizes,
-        order=order,
-        seed=seed,
-    )
-    store = FeatureFolder(files.features)
+    read = _read_annotations(files.annotations, rule, categories, features_per_sec)
+    store = _open_store(files.features, features_of, read, grid)
     clips = _with_features(read, store, missing, length_tolerance)
     _check_subsets(files.annotations, clips)
+    if pinned is not None:
+        groups, split, source = _pinned_split(pinned, read, files.annotations)
+    else:
+        share = rule.valid_share if valid_share is None else valid_share
+        groups, split, source = _new_split(read, clips, rule, grouping, share)
     queries = _queries(read, groups, files.query_text)
-    streams = _exclusive_streams(clips, groups, valid_share, read.report)
+    streams = _streams(clips, split, groups, rule, read.report)
     _check_training(files.annotations, streams["train"])
-    return _benchmark(
-        streams, queries, store, read.report, files, protocol, return_task_id
+    if pinned is not None:
+        is_complete = len(clips) == len(_annotated(read))
+        check_windows(pinned.manifest, streams, pinned.file, complete=is_complete)
+    pin = make_manifest(
+        streams,
+        [[Category(q.label_id, q.name) for q in own] for own in queries],
+        protocol=rule.name,
+        files=read.report.files,
+        source=source,
     )
+    info = _info(files, read, rule, store, queries, return_task_id)
+    benchmark = _benchmark(
+        streams, queries, store, read.report, info, pin, return_task_id
+    )
+    return with_quirks(benchmark, quirks)
 
 
 ViLCoMQ = vilco_mq
@@ -133,9 +205,26 @@ ViLCoMQ = vilco_mq
 @dataclass(frozen=True)
 class _Files:
     annotations: Path
-    features: Path
+    """Processed file, or folder of Ego4D's own files."""
+    features: FeatureSource
     query_text: Path | None
     source: str
+
+
+@dataclass(frozen=True)
+class _Pinned:
+    manifest: SplitManifest
+    file: Path | str
+
+
+@dataclass(frozen=True)
+class _Grouping:
+    """Arguments of :func:`query_groups`."""
+
+    n_experiences: int = 5
+    group_sizes: Sequence[int] | None = None
+    order: str | Sequence[int] | None = None
+    seed: int | None = None
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -143,10 +232,40 @@ def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
         raise ValueError(f"expected {name} in {list(choices)} but got {value!r}")
 
 
+def _open_manifest(manifest: SplitManifest | Mapping[str, Any] | Path | str) -> _Pinned:
+    if isinstance(manifest, SplitManifest):
+        return _Pinned(parse_manifest(manifest.to_dict()), "manifest")
+    if isinstance(manifest, Mapping):
+        return _Pinned(parse_manifest(dict(manifest)), "manifest")
+    path = Path(manifest).expanduser()
+    if path.suffix in (".pkl", ".pickle"):
+        return _Pinned(read_reference_metadata(path), path)
+    return _Pinned(read_manifest(path), path)
+
+
+def _check_left_out(
+    pinned: _Pinned, protocol: str, grouping: _Grouping, valid_share: float | None
+) -> None:
+    """Refuse arguments that a manifest sets, unless they are left at defaults."""
+    given = [
+        name
+        for name, value in vars(grouping).items()
+        if value != getattr(_Grouping, name)
+    ]
+    if protocol not in ("exclusive", pinned.manifest.protocol):
+        given.append("protocol")
+    if valid_share is not None:
+        given.append("valid_share")
+    if given:
+        raise ValueError(
+            f"{pinned.file} sets {', '.join(sorted(given))} already: leave them out"
+        )
+
+
 def _find_files(
     root: Path | str | None,
     annotations: Path | str | None,
-    features: Path | str | None,
+    features: FeatureSource | None,
     query_text: Path | str | None,
 ) -> _Files:
     if root is None and annotations is None:
@@ -164,39 +283,96 @@ def _find_files(
     if query_text is None and text is not None and not text.is_file():
         text = None
     return _Files(
-        _annotation_file(base, annotations),
-        _feature_folder(base, features),
+        _annotation_source(base, annotations),
+        _feature_source(base, features),
         text,
         source,
     )
 
 
-def _annotation_file(base: Path | None, annotations: Path | str | None) -> Path:
+def _annotation_source(base: Path | None, annotations: Path | str | None) -> Path:
+    """The processed file, or else the folder of Ego4D's own files."""
     if annotations is not None:
-        return Path(annotations).expanduser()
+        chosen = Path(annotations).expanduser()
+        if not chosen.is_dir():
+            return chosen
+        base = chosen
     assert base is not None
-    for folder in (base, base / "annotations"):
-        for name in ANNOTATION_FILES:
-            if (folder / name).is_file():
-                return folder / name
+    folders = (base, base / "annotations")
+    processed = [folder / name for folder in folders for name in ANNOTATION_FILES]
+    found = [path for path in processed if path.is_file()]
+    found += [folder for folder in folders if is_official_folder(folder)]
+    if found:
+        return found[0]
+    expected = ", ".join((*ANNOTATION_FILES, *OFFICIAL_FILES.values()))
     raise FileNotFoundError(
-        f"no annotation file in {base}: expected {' or '.join(ANNOTATION_FILES)} "
+        f"no annotation file in {base}: expected one of {expected} "
         "there or in its folder annotations/; or pass annotations=FILE"
     )
 
 
-def _feature_folder(base: Path | None, features: Path | str | None) -> Path:
+def _feature_source(base: Path | None, features: FeatureSource | None) -> FeatureSource:
     if features is not None:
-        return Path(features).expanduser()
+        return features
     if base is None:
         raise FileNotFoundError("pass features=FOLDER with one file a clip")
     return base / "features"
 
 
+def _read_annotations(
+    path: Path,
+    rule: Protocol,
+    categories: Mapping[str, int] | Path | str | None,
+    features_per_sec: float | None,
+) -> MomentAnnotations:
+    if path.is_dir():
+        read = read_official_moments(
+            path,
+            categories=categories,
+            features_per_sec=features_per_sec,
+            windows=rule.windows,
+        )
+        if rule.name == "reference" and read.label_id_source == "alphabetical":
+            raise ValueError(
+                f"protocol 'reference' needs the public category ids, which {path} "
+                "does not state: pass categories=FILE"
+            )
+        return read
+    given = {"categories": categories, "features_per_sec": features_per_sec}
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"{path} states {name} itself: leave the argument out")
+    return read_moment_annotations(path, windows=rule.windows)
+
+
+def _open_store(
+    source: FeatureSource, features_of: str, read: MomentAnnotations, grid: int | None
+) -> FeatureStore:
+    if features_of == "clips":
+        return open_features(source, grid=grid)
+    unknown = [c.clip_id for c in _annotated(read) if c.video_start_sec is None]
+    if unknown:
+        raise ValueError(
+            f"features_of='videos' needs parent_start_sec of {len(unknown)} clips, "
+            f"of {unknown[0]} first"
+        )
+    return open_features(source, cuts=dict(map(_cut, _annotated(read))), grid=grid)
+
+
+def _cut(clip: MomentClip) -> tuple[str, tuple[str, float, float, float]]:
+    start = clip.video_start_sec or 0.0
+    end = start + clip.duration_sec
+    return clip.clip_id, (clip.video_id, start, end, clip.features_per_sec)
+
+
+def _annotated(read: MomentAnnotations) -> list[MomentClip]:
+    return [clip for clip in read.clips if len(clip.windows_sec)]
+
+
 def _with_features(
-    read: MomentAnnotations, store: FeatureFolder, missing: str, tolerance: float
+    read: MomentAnnotations, store: FeatureStore, missing: str, tolerance: float
 ) -> list[MomentClip]:
-    clips = [clip for clip in read.clips if len(clip.windows_sec)]
+    clips = _annotated(read)
     stage = "features"
     if missing == "drop":
         gone = set(store.missing(clip.clip_id for clip in clips))
@@ -221,8 +397,55 @@ def _check_subsets(path: Path, clips: Sequence[MomentClip]) -> None:
             raise DataError(path, problem, hint=hint)
 
 
+def _new_split(
+    read: MomentAnnotations,
+    clips: Sequence[MomentClip],
+    rule: Protocol,
+    grouping: _Grouping,
+    valid_share: float,
+) -> tuple[Groups, Split, dict[str, Any]]:
+    groups = query_groups(list(read.label_names), **vars(grouping))
+    everyone = _annotated(read) if rule.splits_before_dropping else clips
+    members = [clip for clip in everyone if clip.subset != "test"]
+    split = split_clips(members, groups, rule, valid_share)
+    order = grouping.order
+    listed = order if order is None or isinstance(order, str) else list(order)
+    source = {"order": listed, "seed": grouping.seed, "valid_share": valid_share}
+    return groups, split, source
+
+
+def _pinned_split(
+    pinned: _Pinned, read: MomentAnnotations, path: Path
+) -> tuple[Groups, Split, dict[str, Any]]:
+    folder = path if path.is_dir() else path.parent
+    paths = {name: folder / name for name in read.report.files}
+    split = manifest_split(pinned.manifest, read, paths, pinned.file)
+    groups = [[c.label_id for c in group] for group in pinned.manifest.groups]
+    return groups, split, pinned.manifest.source
+
+
+def _streams(
+    clips: Sequence[MomentClip],
+    split: Split,
+    groups: Groups,
+    rule: Protocol,
+    report: DataReport,
+) -> Streams:
+    """Samples of the clips that have features, counted."""
+    there = {clip.clip_id for clip in clips}
+    left = {
+        name: [[c for c in own if c.clip_id in there] for own in experiences]
+        for name, experiences in split.items()
+    }
+    streams = stream_samples(left, groups, rule)
+    members = [clip for clip in clips if clip.subset != "test"]
+    count_split(members, left, groups, rule, report)
+    count_streams(streams, rule, report)
+    return streams
+
+
 def _queries(
-    read: MomentAnnotations, groups: Sequence[Sequence[int]], text: Path | None
+    read: MomentAnnotations, groups: Groups, text: Path | None
 ) -> list[list[Query]]:
     names = read.label_names
     tokens: Mapping[str, Tensor]
@@ -238,35 +461,6 @@ def _queries(
     ]
 
 
-_Streams = Mapping[str, list[list[MomentSample]]]
-
-
-def _exclusive_streams(
-    clips: Sequence[MomentClip],
-    groups: Sequence[Sequence[int]],
-    valid_share: float,
-    report: DataReport,
-) -> _Streams:
-    channels = {label: i for i, label in enumerate(x for g in groups for x in g)}
-    streams: dict[str, list[list[MomentSample]]] = {}
-    for subset in ("train", "val"):
-        members = [clip for clip in clips if clip.subset == subset]
-        home = assign_clips(members, groups)
-        held = held_out_parents(members, home, valid_share if subset == "train" else 0)
-        for name in ("train", "valid") if subset == "train" else ("test",):
-            streams[name] = [
-                [
-                    _sample(clip, group, channels)
-                    for clip, place in zip(members, home, strict=True)
-                    if place == e and (clip.video_id in held) == (name == "valid")
-                ]
-                for e, group in enumerate(groups)
-            ]
-        _count_partition(members, home, groups, report)
-    _count_streams(streams, report)
-    return streams
-
-
 def _check_training(path: Path, experiences: Sequence[Sequence[MomentSample]]) -> None:
     empty = [e for e, samples in enumerate(experiences) if not samples]
     if empty:
@@ -275,56 +469,37 @@ def _check_training(path: Path, experiences: Sequence[Sequence[MomentSample]]) -
         raise DataError(path, problem, hint=hint)
 
 
-def _sample(
-    clip: MomentClip, group: Sequence[int], channels: Mapping[int, int]
-) -> MomentSample:
-    asked = np.isin(clip.label_ids, group)
-    windows = clip.windows_sec[asked]
-    labels = [channels[label] for label in clip.label_ids[asked].tolist()]
-    own_channels = np.array(labels, dtype=np.int64)
-    windows.setflags(write=False)
-    own_channels.setflags(write=False)
-    return MomentSample(
-        clip, windows, own_channels, tuple(sorted(channels[label] for label in group))
-    )
-
-
-def _count_partition(
-    clips: Sequence[MomentClip],
-    home: np.ndarray,
-    groups: Sequence[Sequence[int]],
-    report: DataReport,
-) -> None:
-    windows = report.stage("protocol exclusive", "windows")
-    members = report.stage("protocol exclusive", "clips")
-    for clip, experience in zip(clips, home, strict=True):
-        total = len(clip.label_ids)
-        if experience < 0:
-            members.reject("no place in an experience that asks for it")
-            windows.reject("the clip has no place", total)
-            continue
-        kept = int(np.isin(clip.label_ids, groups[experience]).sum())
-        members.kept += 1
-        windows.kept += kept
-        windows.reject("query of another experience than the clip's", total - kept)
-
-
-def _count_streams(streams: _Streams, report: DataReport) -> None:
-    windows = report.stage("protocol exclusive", "windows")
-    clips = report.stage("protocol exclusive", "clips")
-    for name, experiences in streams.items():
-        samples = [sample for experience in experiences for sample in experience]
-        windows.note(f"in stream {name}", sum(len(s.channels) for s in samples))
-        clips.note(f"in stream {name}", len(samples))
+def _info(
+    files: _Files,
+    read: MomentAnnotations,
+    rule: Protocol,
+    store: FeatureStore,
+    queries: Sequence[Sequence[Query]],
+    return_task_id: bool,
+) -> dict[str, Any]:
+    return {
+        "benchmark": "vilco_mq",
+        "protocol": rule.name,
+        "protocol_version": rule.version,
+        "data": files.source,
+        "comparable_with_paper": False,
+        "uses_ground_truth_at_test": False,
+        "category_ids": read.label_id_source,
+        "query_text": files.query_text.name if files.query_text else "hashed words",
+        "feature_dim": store.width,
+        "task_labels": "experience" if return_task_id else "0",
+        "queries_per_experience": [len(group) for group in queries],
+        "order": [query.label_id for group in queries for query in group],
+    }
 
 
 def _benchmark(
-    streams: _Streams,
+    streams: Streams,
     queries: Sequence[Sequence[Query]],
-    store: FeatureFolder,
+    store: FeatureStore,
     report: DataReport,
-    files: _Files,
-    protocol: str,
+    info: Mapping[str, Any],
+    manifest: SplitManifest,
     return_task_id: bool,
 ) -> QueryIncrementalBenchmark:
     every_query = [query for group in queries for query in group]
@@ -337,21 +512,13 @@ def _benchmark(
             _experience(data, range(end - len(own), end), e, queries, return_task_id)
             for e, (own, end) in enumerate(zip(members, ends, strict=True))
         ]
-    info = {
-        "benchmark": "vilco_mq",
-        "protocol": protocol,
-        "protocol_version": PROTOCOL_VERSION,
-        "data": files.source,
-        "comparable_with_paper": False,
-        "uses_ground_truth_at_test": False,
-        "query_text": files.query_text.name if files.query_text else "hashed words",
-        "feature_dim": store.width,
-        "task_labels": "experience" if return_task_id else "0",
-        "queries_per_experience": [len(group) for group in queries],
-        "order": [query.label_id for query in every_query],
-    }
     return QueryIncrementalBenchmark(
-        experiences, queries=every_query, moments=moments, info=info, report=report
+        experiences,
+        queries=every_query,
+        moments=moments,
+        info=info,
+        report=report,
+        manifest=manifest,
     )
 
 
@@ -369,6 +536,7 @@ def _experience(
         indices,
         groups=head_queries(asked),
         clip_ids=[data.samples[i].clip.clip_id for i in indices],
+        channels=asked,
         task_label=task_label,
         collate_fn=collate_moments,
     )

@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import avalanche_vilco
 
 USAGE = """\
 avalanche-vilco run [benchmark=vilco_mq] [strategy=naive] [seed=0] [NAME=VALUE ...]
+       avalanche-vilco doctor ROOT [--json] [--deep | --no-deep]
 
   run      train a strategy on a benchmark, print its task matrix, write results
            (avalanche-vilco run --help lists every setting; -m sweeps over
            comma-separated values)
+  doctor   say what is there, missing or damaged in a data folder
+           (avalanche-vilco doctor --help)
 """
 
 
@@ -24,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     :param arguments: command-line arguments without the program's name.
     :return: exit code: 0, 1 for bad data or settings, 2 for bad usage, 130 when
-        interrupted.
+        interrupted. (Bad usage and ``--help`` leave through ``SystemExit``.)
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
@@ -36,9 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--version", action="version", version=avalanche_vilco.__version__
     )
-    parser.add_argument("command", choices=["run"], help=argparse.SUPPRESS)
-    parser.parse_args(arguments[:1])
-    return _run(arguments[1:])
+    parser.add_argument("command", choices=sorted(_COMMANDS), help=argparse.SUPPRESS)
+    command = parser.parse_args(arguments[:1]).command
+    return _COMMANDS[command](arguments[1:])
 
 
 def _run(settings: Sequence[str]) -> int:
@@ -78,6 +81,21 @@ def _run_config(config: Any) -> None:
         except (ValueError, FileNotFoundError) as error:
             print(f"error: {error}", file=sys.stderr)
             raise SystemExit(1) from None
+
+
+def _doctor(arguments: Sequence[str]) -> int:
+    from avalanche_vilco.cli.doctor import main as examine_and_tell
+
+    try:
+        return examine_and_tell(arguments)
+    except KeyboardInterrupt:
+        return 130
+
+
+_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "doctor": _doctor,
+    "run": _run,
+}
 
 
 if __name__ == "__main__":

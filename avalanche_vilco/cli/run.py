@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from avalanche.training.plugins import EvaluationPlugin
 from torch import nn
 
 from avalanche_vilco.benchmarks.query_incremental import QueryIncrementalBenchmark
+from avalanche_vilco.benchmarks.quirks import DATA_QUIRKS, ReferenceQuirks
 from avalanche_vilco.benchmarks.vilco_mq import vilco_mq
 from avalanche_vilco.evaluation.functional.recall import Budget
 from avalanche_vilco.evaluation.matrix import TaskMatrix
@@ -25,6 +26,7 @@ from avalanche_vilco.evaluation.metrics.continual import (
     MomentTaskMatrix,
     task_matrix_metrics,
 )
+from avalanche_vilco.evaluation.metrics.detection import MomentDetectionMAP
 from avalanche_vilco.evaluation.metrics.recall import MomentRecall, recall_metrics
 from avalanche_vilco.models.build import vilco_mq_base, vilco_mq_tiny
 from avalanche_vilco.models.losses import MomentLoss
@@ -37,6 +39,7 @@ from avalanche_vilco.reports.results import (
     write_results,
 )
 from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpoint
+from avalanche_vilco.training.plugins.best_checkpoint import BestCheckpointPlugin
 from avalanche_vilco.training.plugins.progress import ProgressPlugin
 from avalanche_vilco.training.registry import Recipe, find_recipe, look_up
 from avalanche_vilco.training.scoring import chance_level
@@ -70,6 +73,8 @@ class RunConfig:
     num_workers: int
     benchmark_options: Mapping[str, Any]
     strategy_options: Mapping[str, Any]
+    quirks: Sequence[str]
+    selection: str
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -94,6 +99,8 @@ def run(
     num_workers: int = 0,
     benchmark_options: Mapping[str, Any] | None = None,
     strategy_options: Mapping[str, Any] | None = None,
+    quirks: Sequence[str] | None = None,
+    selection: str = "last",
     output: Path | str | None = None,
     resume: bool = False,
     echo: Callable[[str], None] = print,
@@ -117,15 +124,30 @@ def run(
     :param num_workers: loader processes; do not change results.
     :param benchmark_options: arguments of the benchmark.
     :param strategy_options: the method's own options, over the registry's.
+    :param quirks: parts of the public recipe, by name, with the reference protocol
+        only: see ``benchmarks.quirks.QUIRKS``; ``"all"`` stands for all that concern
+        the strategy.
+    :param selection: weights kept of each experience: the ``"last"``, or
+        ``"best_on_valid"``: of the epoch that scores best on the valid stream;
+        ``"best_on_test"`` is a quirk.
     :param output: folder of the run; default
         ``outputs/<benchmark>/<strategy>/seed<seed>``.
     :param resume: go on after the last finished experience found in ``output``.
     :param echo: prints a line.
     :return: the content of ``results.json``.
-    :raises ValueError: a name is unknown, or the folder holds another run.
+    :raises ValueError: a name is unknown, a quirk does not go with the protocol or
+        the strategy, or the folder holds another run.
     """
     recipe = find_recipe(strategy)
     options = _known_options(strategy, recipe, strategy_options or {})
+    data_options = dict(benchmark_options or {})
+    names = [quirks] if isinstance(quirks, str) else list(quirks or ())
+    names += data_options.pop("quirks", ())
+    chosen = _chosen_quirks(names, selection, strategy, options)
+    if chosen.memory_unit != "samples":
+        options["unit"] = chosen.memory_unit
+    if own := [name for name in chosen.names if name in DATA_QUIRKS]:
+        data_options["quirks"] = own
     config = RunConfig(
         benchmark,
         strategy,
@@ -138,15 +160,18 @@ def run(
         weight_decay,
         _device(device),
         num_workers,
-        {key: _plain(value) for key, value in (benchmark_options or {}).items()},
+        {key: _plain(value) for key, value in data_options.items()},
         options,
+        list(chosen.names),
+        chosen.selection,
     )
     make_benchmark = look_up("benchmark", benchmark, BENCHMARKS)
     make_model = look_up("model", model, MODELS)
     folder = Path(output or Path("outputs", benchmark, strategy, f"seed{seed}"))
-    stream = make_benchmark(**(benchmark_options or {}))
+    stream = make_benchmark(**data_options)
+    _check_quirks(chosen, options, stream)
     echo(str(stream.report))
-    work = _Run(config, recipe, stream, make_model, folder)
+    work = _Run(config, recipe, stream, make_model, folder, chosen)
     return work.finish(work.train(resume, echo), echo)
 
 
@@ -160,6 +185,37 @@ def _known_options(
             f"{sorted(recipe.options) or 'none'}"
         )
     return {**recipe.options, **given}
+
+
+def _chosen_quirks(
+    names: Sequence[str], selection: str, strategy: str, options: Mapping[str, Any]
+) -> ReferenceQuirks:
+    """All departures asked for, whether by name or by an option."""
+    if options.get("unit") == "class_slots":
+        names = [*names, "class_slot_memory"]
+    chosen = ReferenceQuirks.from_names(names, selection=selection)
+    if chosen.memory_unit == "samples" or "unit" in options:
+        return chosen
+    if "class_slot_memory" not in names:
+        return replace(chosen, memory_unit="samples")
+    raise ValueError(
+        f"the quirk 'class_slot_memory' does not go with strategy {strategy!r}, whose "
+        "memory has no units: use strategy 'replay'"
+    )
+
+
+def _check_quirks(
+    quirks: ReferenceQuirks,
+    options: Mapping[str, Any],
+    benchmark: QueryIncrementalBenchmark,
+) -> None:
+    quirks.validate(benchmark.info["protocol"])
+    n_queries = benchmark.n_classes
+    if quirks.memory_unit == "class_slots" and options["mem_size"] < n_queries:
+        raise ValueError(
+            f"expected mem_size of at least one slot for each of {n_queries} queries "
+            f"but got {options['mem_size']}"
+        )
 
 
 def _device(wanted: str) -> str:
@@ -182,12 +238,15 @@ class _Run:
         benchmark: QueryIncrementalBenchmark,
         make_model: Callable[..., nn.Module],
         folder: Path,
+        quirks: ReferenceQuirks,
     ) -> None:
         RNGManager.set_random_seeds(config.seed)
         self.config = config
         self.recipe = recipe
         self.benchmark = benchmark
         self.folder = folder
+        self.quirks = quirks
+        self.weights = quirks.weights(benchmark.info["queries_per_experience"])
         self.checkpoint = folder / "checkpoint.pkl"
         folder.mkdir(parents=True, exist_ok=True)
         self.model = make_model(
@@ -207,12 +266,13 @@ class _Run:
         strategy = self.recipe.build(
             model=self.model,
             optimizer=optimizer,
-            criterion=MomentLoss(),
+            criterion=MomentLoss(negatives=self.quirks.negatives),
             train_mb_size=config.batch_size,
             train_epochs=config.epochs,
             eval_mb_size=config.eval_batch_size,
             device=torch.device(config.device),
-            evaluator=_evaluator(self.folder),
+            plugins=_selection_plugins(self.quirks.selection),
+            evaluator=_evaluator(self.folder, self.weights),
             **config.strategy_options,
         )
         strategy.plugins.append(ProgressPlugin(self.benchmark.n_experiences))
@@ -266,7 +326,7 @@ class _Run:
     def _progress(self, number: int) -> str:
         took = self.seconds[-1]
         matrix = self.matrices()["Recall@1x_tIoU0.5"]
-        average = matrix.average()
+        average = matrix.average(weights=self.weights)
         return (
             f"experience {number + 1}/{self.benchmark.n_experiences}: "
             f"trained in {took['train']:.1f} s, evaluated in {took['eval']:.1f} s, "
@@ -293,6 +353,9 @@ class _Run:
             "initial_weights_sha256": self.initial_weights,
             "final_weights_sha256": weights_hash(strategy.model),
             "scores": self._scores(matrices),
+            "quirks": self.quirks.effects,
+            "averages": self.quirks.averages,
+            "selection": self._selection(strategy),
             "matrices": {name: m.to_dict() for name, m in matrices.items()},
             "memory": memory_figures(strategy, self.benchmark).to_dict(),
             "seconds": self.seconds,
@@ -302,6 +365,12 @@ class _Run:
         echo(f"results: {self.folder / 'results.json'}")
         return results
 
+    def _selection(self, strategy: Any) -> dict[str, Any]:
+        """How weights were selected, and the epoch kept of each experience."""
+        plugins = [p for p in strategy.plugins if isinstance(p, BestCheckpointPlugin)]
+        chosen = plugins[0].chosen if plugins else []
+        return {"by": self.quirks.selection, "epochs": list(chosen)}
+
     def _scores(self, matrices: Mapping[str, TaskMatrix]) -> dict[str, Any]:
         chance: dict[str, float] = {}
         for budget in BUDGETS:
@@ -310,13 +379,14 @@ class _Run:
                 self.benchmark,
                 MomentRecall(k=TOP_K, tiou=TIOU, budget=budget),
                 seed=self.config.seed,
+                averages=self.quirks.averages,
                 device=self.config.device,
                 batch_size=self.config.eval_batch_size,
             )
         return {
             name: {
-                "average": _known(matrix.average()),
-                "bwf": _known(matrix.backward_forgetting()),
+                "average": _known(matrix.average(weights=self.weights)),
+                "bwf": _known(matrix.backward_forgetting(weights=self.weights)),
                 "chance": _known(chance[name]),
             }
             for name, matrix in matrices.items()
@@ -327,12 +397,19 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _evaluator(folder: Path) -> EvaluationPlugin:
+def _selection_plugins(selection: str) -> list[BestCheckpointPlugin]:
+    if selection == "best_on_test":
+        # The public code selects by mAP.
+        return [BestCheckpointPlugin("test", metric=MomentDetectionMAP())]
+    return [BestCheckpointPlugin("valid")] if selection == "best_on_valid" else []
+
+
+def _evaluator(folder: Path, weights: Sequence[float]) -> EvaluationPlugin:
     metrics: list[Any] = []
     for budget in BUDGETS:
         options: dict[str, Any] = {"k": TOP_K, "tiou": TIOU, "budget": budget}
         metrics += recall_metrics(experience=True, stream=True, **options)
-        metrics += task_matrix_metrics(**options)
+        metrics += task_matrix_metrics(weights=weights, **options)
     log = (folder / "log.txt").open("a", encoding="utf-8", buffering=1)
     return EvaluationPlugin(
         *metrics,

@@ -7,7 +7,7 @@ and answer the same calls, so stock plugins need not know what they carry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -22,7 +22,9 @@ class TensorBatch:
     """Named tensors that share dim 0 and together act like one tensor along it.
 
     Subclasses list their fields in :attr:`padding`: name -> value that fills ragged
-    trailing dims when batches of unequal size are concatenated. Offers ``to``,
+    trailing dims when batches of unequal size are concatenated. Fields listed in
+    :attr:`optional` may be absent, which reads as filled with their value. Offers
+    ``to``,
     ``len``, ``size``, ``shape``, ``device``, indexing, ``clone``, ``detach``,
     ``cpu``, ``pin_memory`` and ``torch.cat``.
 
@@ -32,9 +34,10 @@ class TensorBatch:
     """
 
     padding: ClassVar[Mapping[str, float]] = {}
+    optional: ClassVar[Mapping[str, float]] = {}
 
     def __init__(self, **fields: Tensor) -> None:
-        if fields.keys() != self.padding.keys():
+        if fields.keys() - self.optional.keys() != self.padding.keys():
             raise TypeError(
                 f"{type(self).__name__} expected fields {sorted(self.padding)} "
                 f"but got {sorted(fields)}"
@@ -42,11 +45,12 @@ class TensorBatch:
         sizes = {name: len(tensor) for name, tensor in fields.items()}
         if len(set(sizes.values())) > 1:
             raise ValueError(f"fields differ in batch size: {sizes}")
-        self.__dict__.update(fields)
+        self.__dict__.update({**dict.fromkeys(self.optional), **fields})
 
     def fields(self) -> dict[str, Tensor]:
-        """The tensors by name."""
-        return {name: self.__dict__[name] for name in self.padding}
+        """The tensors by name, without absent ones."""
+        names = (*self.padding, *self.optional)
+        return {n: self.__dict__[n] for n in names if self.__dict__[n] is not None}
 
     def map(self: Batch, function: Callable[[Tensor], Tensor]) -> Batch:
         """The batch with a function applied to each tensor."""
@@ -117,10 +121,16 @@ class TensorBatch:
 
         :param batches: at least one batch of this class.
         """
+        parts = [batch.fields() for batch in batches]
+        padding = _present(cls, parts)
+        filled = [
+            _with_empty(own, padding, parts, (len(batch),))
+            for own, batch in zip(parts, batches, strict=True)
+        ]
         return cls(
             **{
-                name: _cat_padded([b.__dict__[name] for b in batches], value)
-                for name, value in cls.padding.items()
+                name: _cat_padded([own[name] for own in filled], value)
+                for name, value in padding.items()
             }
         )
 
@@ -144,6 +154,31 @@ class TensorBatch:
             names = [type(batch).__name__ for batch in tensors]
             raise TypeError(f"expected batches of one class but got {names}")
         return cls.cat(list(tensors))
+
+
+def _present(
+    kind: type[TensorBatch], parts: Sequence[Mapping[str, Tensor]]
+) -> dict[str, float]:
+    """Padding of the fields that any of the parts has."""
+    extra = {n: v for n, v in kind.optional.items() if any(n in own for own in parts)}
+    return {**kind.padding, **extra}
+
+
+def _with_empty(
+    own: Mapping[str, Tensor],
+    names: Iterable[str],
+    parts: Sequence[Mapping[str, Tensor]],
+    lead: tuple[int, ...],
+) -> dict[str, Tensor]:
+    """A part with an empty tensor, to be padded, for each field that only others
+    have."""
+    filled = dict(own)
+    for name in names:
+        if name not in own:
+            like = next(part[name] for part in parts if name in part)
+            sizes = [0] * (like.ndim - len(lead))
+            filled[name] = like.new_empty(*lead, *sizes)
+    return filled
 
 
 def _cat_padded(tensors: Sequence[Tensor], value: float) -> Tensor:
@@ -177,11 +212,15 @@ class ClipBatch(TensorBatch):
     """Video features of a batch of clips: what the model may see."""
 
     padding: ClassVar[Mapping[str, float]] = {"features": 0.0, "valid": False}
+    optional: ClassVar[Mapping[str, float]] = {"shown": True}
 
     features: Tensor
     """(B, T, C) float32, zero beyond a clip's end."""
     valid: Tensor
     """(B, T) bool, True on the clip's own steps, which come first."""
+    shown: Tensor | None
+    """(B, K) bool, the queries whose text the model sees with the clip; None, as
+    everywhere but in the reference protocol: all queries learnt so far."""
 
 
 class MomentTargets(TensorBatch):
@@ -235,9 +274,11 @@ def collate_moments(samples: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def _stack(kind: type[Batch], items: Sequence[Mapping[str, Tensor]]) -> Batch:
+    padding = _present(kind, items)
+    filled = [_with_empty(item, padding, items, ()) for item in items]
     return kind(
         **{
-            name: stack_padded([item[name] for item in items], value)
-            for name, value in kind.padding.items()
+            name: stack_padded([item[name] for item in filled], value)
+            for name, value in padding.items()
         }
     )

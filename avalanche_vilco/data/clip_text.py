@@ -23,7 +23,7 @@ _CACHE_VERSION = "1"
 _BATCH = 32
 _HINT = (
     "fetch it once where there is a network: "
-    "huggingface-cli download openai/clip-vit-large-patch14 --local-dir FOLDER"
+    "hf download openai/clip-vit-large-patch14 --local-dir FOLDER"
 )
 
 Encode = Callable[[Sequence[str]], list[Tensor]]

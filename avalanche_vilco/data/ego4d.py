@@ -51,6 +51,8 @@ class MomentClip:
     """(N, 2) start and end, 0 <= start < end; end <= duration unless read raw."""
     label_ids: npt.NDArray[np.int64]
     """(N,) category of each window, as in the file."""
+    video_start_sec: float | None = None
+    """Start of the clip in seconds of its parent video, if the file says it."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class ClipRecord(msgspec.Struct):
     fps: float
     subset: str
     annotations: list[WindowRecord]
+    parent_start_sec: float | None = None
 
 
 def read_moment_annotations(
@@ -315,6 +318,7 @@ def _moment_clip(
         record.fps,
         windows,
         labels,
+        record.parent_start_sec,
     )
 
 

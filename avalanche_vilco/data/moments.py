@@ -29,6 +29,9 @@ class MomentSample:
     """(N,) query channel of each window."""
     asked: tuple[int, ...]
     """Channels of the queries asked."""
+    shown: tuple[int, ...] | None = None
+    """Channels of the queries whose text the model sees with the clip; None: all
+    learnt so far, the only choice that tells nothing about the clip's answers."""
 
 
 class MomentDataset(Dataset[Sample]):
@@ -57,22 +60,28 @@ class MomentDataset(Dataset[Sample]):
         sample = self.samples[index]
         features = self.store.read(sample.clip.clip_id)
         valid = torch.ones(len(features), dtype=torch.bool)
-        return {"features": features, "valid": valid}, self._targets(index, valid)
+        inputs = {"features": features, "valid": valid}
+        if sample.shown is not None:
+            inputs["shown"] = self._multi_hot(sample.shown)
+        return inputs, self._targets(index, valid)
+
+    def _multi_hot(self, channels: Sequence[int]) -> Tensor:
+        chosen = torch.zeros(self.n_queries, dtype=torch.bool)
+        chosen[list(channels)] = True
+        return chosen
 
     def _targets(self, index: int, valid: Tensor) -> dict[str, Tensor]:
         sample, clip = self.samples[index], self.samples[index].clip
+        # A store that resizes clips changes how many steps a second has.
+        rate = clip.features_per_sec * self.store.time_scale(clip.clip_id)
         windows = torch.from_numpy(np.array(sample.windows_sec))
-        asked = torch.zeros(self.n_queries, dtype=torch.bool)
-        asked[list(sample.asked)] = True
         return {
             "valid": valid,
-            "segments": seconds_to_grid(windows, clip.features_per_sec).float(),
+            "segments": seconds_to_grid(windows, rate).float(),
             "segments_sec": windows,
             "labels": torch.from_numpy(np.array(sample.channels)),
-            "asked": asked,
+            "asked": self._multi_hot(sample.asked),
             "duration_sec": torch.tensor(clip.duration_sec, dtype=torch.float64),
-            "features_per_sec": torch.tensor(
-                clip.features_per_sec, dtype=torch.float64
-            ),
+            "features_per_sec": torch.tensor(rate, dtype=torch.float64),
             "sample": torch.tensor(index),
         }

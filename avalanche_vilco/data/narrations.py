@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import sys
 import zipfile
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +34,6 @@ from avalanche_vilco.data.errors import DataError
 from avalanche_vilco.data.handles import PerProcess, open_lmdb
 from avalanche_vilco.data.report import DataReport, Tally
 
-NARRATION_FILE = "format_unique_pretrain_data_v2.jsonl"
 MAX_LINE_BYTES = 2**20
 """A longer line of the jsonl file is an error."""
 MAX_ARRAY_BYTES = 64 * 2**20
@@ -50,7 +50,7 @@ _LAYOUT_HINT = (
 )
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class Narration:
     """One sentence about a part of a clip; sorts by time."""
 
@@ -103,8 +103,10 @@ def parse_narration(path: Path | str, number: int, line: bytes) -> list[Narratio
             problem = f"expected finite seconds but got {list(window)}"
             raise DataError(path, problem, record=spot, field="timestamps")
     text = (item.query or "").strip()
+    # One string for all narrations of a clip: public files have hundreds of thousands.
+    clip_id = sys.intern(item.video_id)
     return [
-        Narration(start, end, item.query_id, item.video_id, text)
+        Narration(start, end, item.query_id, clip_id, text)
         for start, end in item.timestamps
     ]
 
@@ -130,29 +132,40 @@ def numbered_lines(path: Path | str) -> Iterator[tuple[int, bytes]]:
 
 
 def read_narrations(
-    path: Path | str, durations_sec: Mapping[str, float] | None = None
+    path: Path | str,
+    durations_sec: Mapping[str, float] | None = None,
+    faults: list[DataError] | None = None,
 ) -> tuple[dict[str, tuple[Narration, ...]], DataReport]:
     """Timed sentences by clip, each clip's sorted by start, end and query id.
 
     :param path: the jsonl file, in any order.
     :param durations_sec: clip uid -> seconds. If given, narrations of other clips are
         rejected, and windows are held against the clip.
+    :param faults: if given, errors of damaged lines are added to it, not raised.
     :return: clip uid -> narrations, and the counts (stage ``narrations``).
     :raises FileNotFoundError: no such file.
     :raises DataError: a damaged line, named by its number.
     """
     report = DataReport(files={Path(path).name: _sha256(Path(path))})
     tally = report.stage("narrations", "windows")
-    seen: set[tuple[str, str, float, float]] = set()
+    seen: set[Narration] = set()
     by_clip: dict[str, list[Narration]] = {}
-    for number, line in numbered_lines(path):
-        for one in parse_narration(path, number, line):
-            key = (one.clip_id, one.query_id, one.start_sec, one.end_sec)
-            kept = _checked(one, durations_sec, key in seen, tally)
-            seen.add(key)
-            if kept is not None:
-                by_clip.setdefault(one.clip_id, []).append(kept)
+    for one in _parsed(path, faults):
+        kept = _checked(one, durations_sec, one in seen, tally)
+        if kept is not None:
+            seen.add(one)
+            by_clip.setdefault(one.clip_id, []).append(kept)
     return {clip: tuple(sorted(told)) for clip, told in by_clip.items()}, report
+
+
+def _parsed(path: Path | str, faults: list[DataError] | None) -> Iterator[Narration]:
+    for number, line in numbered_lines(path):
+        try:
+            yield from parse_narration(path, number, line)
+        except DataError as fault:
+            if faults is None:
+                raise
+            faults.append(fault)
 
 
 def _sha256(path: Path) -> str:

@@ -7,39 +7,108 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 _HOMES = {
-    "recall_hits": "avalanche_vilco.evaluation.functional",
-    "moment_recall": "avalanche_vilco.evaluation.functional",
-    "TaskMatrix": "avalanche_vilco.evaluation.matrix",
-    "MomentRecall": "avalanche_vilco.evaluation.metrics",
-    "MomentTaskMatrix": "avalanche_vilco.evaluation.metrics",
-    "recall_metrics": "avalanche_vilco.evaluation.metrics",
-    "task_matrix_metrics": "avalanche_vilco.evaluation.metrics",
-    "average_performance_metrics": "avalanche_vilco.evaluation.metrics",
-    "backward_forgetting_metrics": "avalanche_vilco.evaluation.metrics",
+    name: f"avalanche_vilco.evaluation.{module}"
+    for module, names in {
+        "functional": (
+            "Tracks",
+            "detection_ap",
+            "detection_hits",
+            "detection_map",
+            "grouped_recall",
+            "moment_recall",
+            "recall_hits",
+            "visual_query_hits",
+            "visual_query_scores",
+        ),
+        "matrix": ("TaskMatrix",),
+        "seeds": (
+            "SeedSummary",
+            "summarise_seeds",
+        ),
+        "submissions": (
+            "read_moments",
+            "read_queries",
+            "read_tracks",
+        ),
+        "metrics": (
+            "MomentDetectionMAP",
+            "MomentRecall",
+            "MomentTaskMatrix",
+            "VisualQueryMetrics",
+            "average_performance_metrics",
+            "backward_forgetting_metrics",
+            "detection_map_metrics",
+            "recall_metrics",
+            "task_matrix_metrics",
+            "visual_query_metrics",
+        ),
+    }.items()
+    for name in names
 }
 
 if TYPE_CHECKING:
-    from avalanche_vilco.evaluation.functional import moment_recall, recall_hits
-    from avalanche_vilco.evaluation.matrix import TaskMatrix
+    from avalanche_vilco.evaluation.functional import (
+        Tracks,
+        detection_ap,
+        detection_hits,
+        detection_map,
+        grouped_recall,
+        moment_recall,
+        recall_hits,
+        visual_query_hits,
+        visual_query_scores,
+    )
+    from avalanche_vilco.evaluation.matrix import (
+        TaskMatrix,
+    )
     from avalanche_vilco.evaluation.metrics import (
+        MomentDetectionMAP,
         MomentRecall,
         MomentTaskMatrix,
+        VisualQueryMetrics,
         average_performance_metrics,
         backward_forgetting_metrics,
+        detection_map_metrics,
         recall_metrics,
         task_matrix_metrics,
+        visual_query_metrics,
+    )
+    from avalanche_vilco.evaluation.seeds import (
+        SeedSummary,
+        summarise_seeds,
+    )
+    from avalanche_vilco.evaluation.submissions import (
+        read_moments,
+        read_queries,
+        read_tracks,
     )
 
 __all__ = [
+    "MomentDetectionMAP",
     "MomentRecall",
     "MomentTaskMatrix",
+    "SeedSummary",
     "TaskMatrix",
+    "Tracks",
+    "VisualQueryMetrics",
     "average_performance_metrics",
     "backward_forgetting_metrics",
+    "detection_ap",
+    "detection_hits",
+    "detection_map",
+    "detection_map_metrics",
+    "grouped_recall",
     "moment_recall",
+    "read_moments",
+    "read_queries",
+    "read_tracks",
     "recall_hits",
     "recall_metrics",
+    "summarise_seeds",
     "task_matrix_metrics",
+    "visual_query_hits",
+    "visual_query_metrics",
+    "visual_query_scores",
 ]
 
 

@@ -8,7 +8,7 @@ percentages only in :meth:`TaskMatrix.to_text`.
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +19,22 @@ ORIENTATION = (
 )
 
 Weights = Literal["plain", "cumulative"] | Sequence[float] | NDArray[np.float64]
+
+Number = Literal[
+    "average",
+    "backward_forgetting",
+    "maximum_forgetting",
+    "forward_transfer",
+    "grand_average",
+    "last",
+    "transfer",
+    "retention",
+]
+
+_Cells = list[tuple[int, int]]
+
+# Row of a cell that holds the score before any training.
+BASELINE = -1
 
 
 class TaskMatrix:
@@ -44,6 +60,7 @@ class TaskMatrix:
             raise ValueError(f"expected n_experiences >= 1 but got {n_experiences}")
         shape = (n_experiences, n_experiences)
         self._p: NDArray[np.float64] = np.full(shape, np.nan)
+        self._baseline: NDArray[np.float64] = np.full(n_experiences, np.nan)
         self._reasons: dict[tuple[int, int], str] = {}
         self._excluded: dict[int, str] = {}
 
@@ -56,6 +73,12 @@ class TaskMatrix:
     def values(self) -> NDArray[np.float64]:
         """Copy of the scores, ``(n_experiences, n_experiences)``, rows are time."""
         copy: NDArray[np.float64] = self._p.copy()
+        return copy
+
+    @property
+    def baseline(self) -> NDArray[np.float64]:
+        """Copy of the scores before any training, ``(n_experiences,)``."""
+        copy: NDArray[np.float64] = self._baseline.copy()
         return copy
 
     @property
@@ -88,6 +111,19 @@ class TaskMatrix:
         self._p[i, j] = value
         self._reasons.pop((i, j), None)
         self._excluded.pop(j, None)
+
+    def record_baseline(self, j: int, value: float) -> None:
+        """Set the score on task j before any training, for forward transfer.
+
+        :param j: task evaluated.
+        :param value: score in [0, 1].
+        :raises IndexError: if there is no such task.
+        :raises ValueError: if the score is outside [0, 1] or NaN.
+        """
+        self._check_cell(j, j)
+        if not 0 <= value <= 1:
+            raise ValueError(f"expected a baseline[{j}] in [0, 1] but got {value}")
+        self._baseline[j] = value
 
     def leave_empty(self, i: int, j: int, reason: str) -> None:
         """Say why there is no score on task j after training task i.
@@ -140,20 +176,30 @@ class TaskMatrix:
         never = f"experience {j} was not evaluated after training experience {i}"
         return self._excluded.get(j) or self._reasons.get((i, j), never)
 
-    def missing(self, i: int | None = None) -> dict[tuple[int, int], str]:
-        """NaN cells that keep the numbers of row i from being computed.
+    def missing(
+        self, i: int | None = None, *, number: Number | None = None
+    ) -> dict[tuple[int, int], str]:
+        """NaN cells that keep a number of row i from being computed.
 
-        :param i: row; the last one with a score by default.
-        :return: reason by cell (i, j), empty if average and forgetting of the row are
-            complete.
+        :param i: row; the last one with a score by default. The numbers of the whole
+            matrix do not depend on it.
+        :param number: the number, by the name of its method; average and backward
+            forgetting by default.
+        :return: reason by cell (i, j), with row -1 for scores before any training;
+            empty if the number can be computed.
         :raises IndexError: if there is no such row.
+        :raises ValueError: if there is no such number.
         """
         row = self._row(i)
         if row is None:
             return {(0, 0): "no score has been recorded"}
-        tasks = self._tasks(row + 1)
-        needed = [(j, j) for j in tasks] + [(row, j) for j in tasks]
-        reasons = {cell: self.why(*cell) for cell in needed}
+        names: tuple[Number, ...] = ("backward_forgetting", "average")
+        needed = [
+            cell
+            for name in (names if number is None else (number,))
+            for cell in self._needed(name, row)
+        ]
+        reasons = {cell: self._why(cell) for cell in needed}
         return {cell: why for cell, why in reasons.items() if why is not None}
 
     def average(self, i: int | None = None, *, weights: Weights = "plain") -> float:
@@ -203,6 +249,102 @@ class TaskMatrix:
         """
         return 0.0 - self.backward_forgetting(i, weights=weights)
 
+    def maximum_forgetting(
+        self, i: int | None = None, *, weights: Weights = "plain"
+    ) -> float:
+        """Score lost on earlier tasks since its best, mean over j < i of
+        max over j <= l < i of p[l, j] - p[i, j].
+
+        :param i: row; the last one with a score by default.
+        :param weights: as in :meth:`average`.
+        :return: difference in [-1, 1], at least backward forgetting; NaN if a cell is
+            missing and in row 0.
+        :raises IndexError: if there is no such row.
+        :raises ValueError: if the weights do not fit.
+        """
+        row = self._row(i)
+        if row is None:
+            return math.nan
+        best = [self._p[j:row, j].max(initial=-np.inf) for j in range(row)]
+        drops = np.full(self.n_experiences, np.nan)
+        # Cells that are NaN spoil the maximum, as they should.
+        drops[:row] = np.array(best) - self._p[row, :row]
+        return self._mean(drops, self._tasks(row), weights)
+
+    def forward_transfer(self, *, weights: Weights = "plain") -> float:
+        """What earlier tasks add before a task is learnt, mean over j >= 1 of
+        p[j-1, j] - baseline[j].
+
+        It takes an evaluation before any training: :meth:`record_baseline`.
+
+        :param weights: as in :meth:`average`.
+        :return: difference in [-1, 1]; NaN if a cell or a baseline is missing and with
+            one task.
+        :raises ValueError: if the weights do not fit.
+        """
+        gains = np.full(self.n_experiences, np.nan)
+        gains[1:] = np.diagonal(self._p, offset=1) - self._baseline[1:]
+        tasks = [j for j in self._tasks(self.n_experiences) if j > 0]
+        return self._mean(gains, tasks, weights)
+
+    def grand_average(self) -> float:
+        """Mean of the whole matrix, "Avg" of open-domain continual learning.
+
+        :return: score in [0, 1], NaN if a cell is missing.
+        """
+        return self._mean_of_columns(lambda column, j: column)
+
+    def last(self) -> float:
+        """Mean of the last row, "Last" of open-domain continual learning.
+
+        :return: score in [0, 1], NaN if a cell is missing.
+        """
+        return self._mean_of_columns(lambda column, j: column[-1:])
+
+    def transfer(self) -> float:
+        """Zero-shot score on tasks not learnt yet, "Transfer" of open-domain learning.
+
+        Mean over j >= 1 of the mean over i < j of p[i, j]; the first task has none.
+
+        :return: score in [0, 1]; NaN if a cell is missing and with one task.
+        """
+        return self._mean_of_columns(lambda column, j: column[:j], start=1)
+
+    def retention(self) -> float:
+        """Mean over tasks of the mean score from learning on, higher is better.
+
+        Open-domain continual learning calls it "Forgetting", though nothing is
+        subtracted: mean over j of the mean over i >= j of p[i, j].
+
+        :return: score in [0, 1], NaN if a cell is missing.
+        """
+        return self._mean_of_columns(lambda column, j: column[j:])
+
+    def vclimb(self, *, weights: Weights = "plain") -> dict[str, float]:
+        """The two numbers of vCLIMB after the last row with a score.
+
+        :param weights: "plain" for the formulas of the paper; its code weighs tasks by
+            their number of classes, to be given here.
+        :return: "Acc", which is :meth:`average`, and "BWF", which is
+            :meth:`backward_forgetting`.
+        """
+        return {
+            "Acc": self.average(weights=weights),
+            "BWF": self.backward_forgetting(weights=weights),
+        }
+
+    def open_domain(self) -> dict[str, float]:
+        """The numbers of open-domain continual learning, all tasks weighing the same.
+
+        :return: "Avg", "Last", "Transfer" and "Retention".
+        """
+        return {
+            "Avg": self.grand_average(),
+            "Last": self.last(),
+            "Transfer": self.transfer(),
+            "Retention": self.retention(),
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """Everything in the matrix as JSON types, NaN as null.
 
@@ -212,6 +354,7 @@ class TaskMatrix:
             "orientation": ORIENTATION,
             "n_experiences": self.n_experiences,
             "p": [[_or_none(value) for value in row] for row in self._p.tolist()],
+            "baseline": [_or_none(value) for value in self._baseline.tolist()],
             "empty": [
                 {"i": i, "j": j, "reason": reason}
                 for (i, j), reason in sorted(self._reasons.items())
@@ -246,6 +389,9 @@ class TaskMatrix:
         for cell, value in np.ndenumerate(np.array(rows, dtype=np.float64)):
             if not np.isnan(value):
                 matrix.record(cell[0], cell[1], float(value))
+        for j, value in enumerate(content.get("baseline", [])):
+            if value is not None:
+                matrix.record_baseline(j, float(value))
         for entry in content["empty"]:
             matrix.leave_empty(entry["i"], entry["j"], entry["reason"])
         for entry in content["excluded"]:
@@ -288,6 +434,45 @@ class TaskMatrix:
             return self.last_row
         self._check_cell(i, 0)
         return i
+
+    def _needed(self, number: Number, row: int) -> _Cells:
+        """Cells that a number is computed from."""
+        n = self.n_experiences
+        tasks, earlier = self._tasks(row + 1), self._tasks(row)
+        later = [j for j in self._tasks(n) if j > 0]
+        cells: dict[Number, _Cells] = {
+            "average": [(row, j) for j in tasks],
+            "backward_forgetting": [(i, j) for j in earlier for i in (j, row)],
+            "maximum_forgetting": [(i, j) for j in earlier for i in range(j, row + 1)],
+            "forward_transfer": [(i, j) for j in later for i in (BASELINE, j - 1)],
+            "grand_average": [(i, j) for j in self._tasks(n) for i in range(n)],
+            "last": [(n - 1, j) for j in self._tasks(n)],
+            "transfer": [(i, j) for j in later for i in range(j)],
+            "retention": [(i, j) for j in self._tasks(n) for i in range(j, n)],
+        }
+        if number not in cells:
+            raise ValueError(f"expected number of {list(cells)} but got {number!r}")
+        return cells[number]
+
+    def _why(self, cell: tuple[int, int]) -> str | None:
+        i, j = cell
+        if i != BASELINE:
+            return self.why(i, j)
+        if not np.isnan(self._baseline[j]):
+            return None
+        return (
+            f"experience {j} was not evaluated before any training; evaluate the "
+            "stream first and record_baseline"
+        )
+
+    def _mean_of_columns(
+        self,
+        part: Callable[[NDArray[np.float64], int], NDArray[np.float64]],
+        start: int = 0,
+    ) -> float:
+        tasks = [j for j in self._tasks(self.n_experiences) if j >= start]
+        means = [part(self._p[:, j], j).mean() for j in tasks]
+        return float(np.mean(means)) if means else math.nan
 
     def _tasks(self, stop: int) -> list[int]:
         return [j for j in range(stop) if j not in self._excluded]

@@ -5,7 +5,8 @@ give, at each point, one logit for each query learnt so far and the distances to
 window's two ends (packed as :mod:`avalanche_vilco.models.output` says).
 
 The queries are those learnt so far, the same for every clip, in training and in
-evaluation: no model ever sees which queries a clip answers.
+evaluation: no model sees which queries a clip answers, unless a batch says which
+texts it shows (``ClipBatch.shown``), as the reference protocol may.
 """
 
 from __future__ import annotations
@@ -319,12 +320,13 @@ class MomentLocalizer(DynamicModule):
     @property
     def n_queries(self) -> int:
         """Queries learnt so far: K of the output."""
-        return len(self.query_tokens)
+        return self.heads.cls.out_channels
 
     def adaptation(self, experience: Any) -> None:
         """Learn the text of new queries and grow the head; in training mode only.
 
-        :param experience: has ``queries_in_this_experience``.
+        :param experience: has ``queries_in_this_experience``; the texts of its
+            ``shown_queries``, if it has any, are read too.
         :raises TypeError: it has not.
         :raises ValueError: token features are none, or of another width than the
             model's.
@@ -338,6 +340,7 @@ class MomentLocalizer(DynamicModule):
                 f"streams of vilco_mq() have, but got {type(experience).__name__}"
             )
         self.learn_queries(queries)
+        self.read_queries(getattr(experience, "shown_queries", ()))
 
     def learn_queries(self, queries: Sequence[LearnableQuery]) -> None:
         """Have a channel and a text for each query.
@@ -346,7 +349,18 @@ class MomentLocalizer(DynamicModule):
         :raises ValueError: token features are none, or of another width than the
             model's.
         """
-        new = [query for query in queries if not self._knows(query.channel)]
+        self.read_queries(queries)
+        self.heads.cls.grow(max((query.channel + 1 for query in queries), default=0))
+
+    def read_queries(self, queries: Sequence[LearnableQuery]) -> None:
+        """Have a text for each query; one without a channel is seen only with clips
+        that show it.
+
+        :param queries: queries; those already read are left as they are.
+        :raises ValueError: token features are none, or of another width than the
+            model's.
+        """
+        new = [query for query in queries if not self._has_read(query.channel)]
         if not new:
             return
         width = self.query_tokens.shape[2]
@@ -366,20 +380,21 @@ class MomentLocalizer(DynamicModule):
             self.query_tokens[query.channel, :length] = query.tokens
             self.known_tokens[query.channel, :length] = True
 
-    def _knows(self, channel: int) -> bool:
-        return channel < self.n_queries and bool(self.known_tokens[channel].any())
+    def _has_read(self, channel: int) -> bool:
+        n_texts = len(self.known_tokens)
+        return channel < n_texts and bool(self.known_tokens[channel].any())
 
-    def _resize(self, n_queries: int, n_tokens: int) -> None:
+    def _resize(self, n_texts: int, n_tokens: int) -> None:
         have, length = self.known_tokens.shape
-        more = (0, max(n_tokens - length, 0), 0, max(n_queries - have, 0))
+        more = (0, max(n_tokens - length, 0), 0, max(n_texts - have, 0))
         self.query_tokens = nn.functional.pad(self.query_tokens, (0, 0, *more))
         self.known_tokens = nn.functional.pad(self.known_tokens, more)
-        self.heads.cls.grow(self.n_queries)
 
     def forward(self, clips: ClipBatch) -> Tensor:
         """Localise.
 
-        :param clips: features (B, T, C) with their mask.
+        :param clips: features (B, T, C) with their mask and, where the clips do not
+            see all queries' texts, which they see.
         :return: (B, K + 2, P), see :mod:`avalanche_vilco.models.output`; the same
             form in training and in evaluation.
         """
@@ -399,16 +414,30 @@ class MomentLocalizer(DynamicModule):
         features = nn.functional.pad(clips.features, (0, 0, 0, extra))
         valid = nn.functional.pad(clips.valid, (0, extra))
         tokens, valid_tokens = self.text(self.query_tokens, self.known_tokens)
+        seen = self._seen(valid_tokens, clips.shown)
         x = self.stem(features, valid)
-        levels, masks = self.pyramid(x, valid, tokens, valid_tokens)
+        levels, masks = self.pyramid(x, valid, tokens, seen)
         return levels, masks, self._summaries(tokens)
+
+    def _seen(self, valid_tokens: Tensor, shown: Tensor | None) -> Tensor:
+        """(B or 1, K * L + 1) mask of the tokens that each clip sees, the last, which
+        stands for none of the queries, always among them."""
+        n_texts, length = self.known_tokens.shape
+        if shown is None and n_texts == self.n_queries:
+            return valid_tokens
+        if shown is None:
+            texts = torch.arange(n_texts, device=valid_tokens.device)
+            shown = (texts < self.n_queries)[None]
+        shown = shown[:, :n_texts].repeat_interleave(length, dim=1)
+        more = valid_tokens.shape[1] - shown.shape[1]
+        return valid_tokens & nn.functional.pad(shown, (0, more), value=True)
 
     def _summaries(self, tokens: Tensor) -> Tensor:
         """(K, D) mean code of each query's tokens."""
         if not self.n_queries:
             return tokens.new_zeros(0, tokens.shape[2])
-        codes = tokens[0, :-1].unflatten(0, self.known_tokens.shape)
-        weights = self.known_tokens[..., None].to(codes.dtype)
+        codes = tokens[0, :-1].unflatten(0, self.known_tokens.shape)[: self.n_queries]
+        weights = self.known_tokens[: self.n_queries, :, None].to(codes.dtype)
         return (codes * weights).sum(1) / weights.sum(1).clamp(min=1)
 
     def decode(self, output: Tensor, targets: MomentTargets) -> MomentPredictions:
@@ -425,4 +454,6 @@ class MomentLocalizer(DynamicModule):
         stored = state_dict.get(f"{prefix}known_tokens")
         if stored is not None:
             self._resize(*stored.shape)
+            rows = state_dict.get(f"{prefix}heads.cls.weight", stored)
+            self.heads.cls.grow(len(rows))
         super()._load_from_state_dict(state_dict, prefix, *args)

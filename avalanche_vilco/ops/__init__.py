@@ -1,10 +1,14 @@
-"""Pure tensor functions: segments, non-maximum suppression, the timeline."""
+"""Pure tensor functions: segments, boxes, non-maximum suppression, the timeline."""
 
+from avalanche_vilco.ops.boxes import box_area, box_intersection, box_iou
 from avalanche_vilco.ops.nms import hard_nms, soft_nms
 from avalanche_vilco.ops.segments import pairwise_tiou, tiou
 from avalanche_vilco.ops.timeline import grid_to_seconds, seconds_to_grid
 
 __all__ = [
+    "box_area",
+    "box_intersection",
+    "box_iou",
     "grid_to_seconds",
     "hard_nms",
     "pairwise_tiou",

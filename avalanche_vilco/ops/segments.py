@@ -22,7 +22,7 @@ def tiou(a: Tensor, b: Tensor) -> Tensor:
     # Windows that overlap fill their hull, whose length takes one rounding where
     # the sum of both lengths less the overlap takes three: equal windows give 1.0.
     hull = torch.maximum(a[..., 1], b[..., 1]) - torch.minimum(a[..., 0], b[..., 0])
-    valid = _is_proper(a) & _is_proper(b) & (overlap > 0) & hull.isfinite()
+    valid = is_proper(a) & is_proper(b) & (overlap > 0) & hull.isfinite()
     return torch.where(valid, overlap / torch.where(valid, hull, 1), 0)
 
 
@@ -37,7 +37,12 @@ def pairwise_tiou(a: Tensor, b: Tensor) -> Tensor:
     return tiou(a.unsqueeze(-2), b.unsqueeze(-3))
 
 
-def _is_proper(windows: Tensor) -> Tensor:
+def is_proper(windows: Tensor) -> Tensor:
+    """Tell which windows are finite and end after their start.
+
+    :param windows: ``(..., 2)`` as (start, end).
+    :return: bool, without the last dimension.
+    """
     return (windows[..., 1] > windows[..., 0]) & windows.isfinite().all(dim=-1)
 
 

@@ -57,7 +57,11 @@ def memory_figures(
     found = _search(strategy, [sample.clip.clip_id for sample in train.samples])
     kept = set(found.clip_ids)
     clips = {s.clip.clip_id: s.clip for s in train.samples if s.clip.clip_id in kept}
-    steps = sum(c.duration_sec * c.features_per_sec for c in clips.values())
+    scale = train.store.time_scale
+    steps = sum(
+        clip.duration_sec * clip.features_per_sec * scale(name)
+        for name, clip in clips.items()
+    )
     return MemoryFigures(
         samples=len(found.clip_ids),
         clips=len(clips),

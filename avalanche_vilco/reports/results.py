@@ -94,8 +94,12 @@ def summary(results: Mapping[str, Any], matrices: Mapping[str, TaskMatrix]) -> s
     for name, row in results["scores"].items():
         cells = (_percent(row[key]) for key in ("average", "bwf", "chance"))
         lines.append(f"  {name:<34}" + "".join(f"{cell:>9}" for cell in cells))
+    if results.get("averages", "plain") != "plain":
+        lines.append(
+            "  weighted by the queries seen so far; the table's are plain means"
+        )
     lines += ["", _memory_line(results["memory"]), comparability(results["benchmark"])]
-    return "\n".join(lines)
+    return "\n".join([*lines, *quirk_lines(results)])
 
 
 def _percent(value: float | None) -> str:
@@ -112,6 +116,22 @@ def _memory_line(memory: Mapping[str, float]) -> str:
     )
 
 
+def quirk_lines(results: Mapping[str, Any]) -> list[str]:
+    """Which parts of the public recipe a result was made with, and how weights were
+    selected.
+
+    :param results: of one run.
+    """
+    quirks = results.get("quirks", {})
+    lines = [f"reference quirks: {', '.join(quirks) or 'none'}"]
+    lines += [f"  {name}: {effect}" for name, effect in quirks.items()]
+    selection = results.get("selection", {"by": "last", "epochs": []})
+    if selection["by"] != "last":
+        epochs = ", ".join("-" if e is None else str(e) for e in selection["epochs"])
+        lines.append(f"weights kept: {selection['by']}, of epochs {epochs} (from 0)")
+    return lines
+
+
 def comparability(info: Mapping[str, Any]) -> str:
     """One line: what the numbers may be compared with.
 
@@ -120,9 +140,11 @@ def comparability(info: Mapping[str, Any]) -> str:
     if str(info["data"]).startswith("embedded"):
         data = f"{info['data']}: compares with other runs on it, not with the paper"
     else:
+        is_public = info["protocol"] == "reference"
+        other = "model, losses and schedule" if is_public else "split and averages"
         data = (
             "user data: compares with runs of equal file hashes, protocol and order; "
-            "not with the paper, whose split and averages differ"
+            f"not with the paper, whose {other} differ"
         )
     leak = "yes" if info["uses_ground_truth_at_test"] else "no"
     return (

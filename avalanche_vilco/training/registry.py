@@ -27,7 +27,7 @@ RECIPES: Mapping[str, Recipe] = {
     "naive": Recipe(supervised.ViLCoNaive),
     "cumulative": Recipe(supervised.ViLCoCumulative),
     "joint": Recipe(supervised.ViLCoJoint, is_joint=True),
-    "replay": Recipe(supervised.ViLCoReplay, {"mem_size": 64}),
+    "replay": Recipe(supervised.ViLCoReplay, {"mem_size": 64, "unit": "samples"}),
     "ewc": Recipe(supervised.ViLCoEWC, {"ewc_lambda": 1000.0}),
     "mas": Recipe(supervised.ViLCoMAS, {"lambda_reg": 0.1, "alpha": 0.5}),
     "lwf": Recipe(supervised.ViLCoLwF, {"alpha": 0.1, "temperature": 2.0}),

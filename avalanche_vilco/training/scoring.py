@@ -49,6 +49,7 @@ def chance_level(
     recall: MomentRecall,
     *,
     seed: int,
+    averages: str = "plain",
     **options: Any,
 ) -> dict[str, float]:
     """Average over experiences of what the model scores on the test stream when the
@@ -58,18 +59,28 @@ def chance_level(
     :param benchmark: from ``vilco_mq``.
     :param recall: metric of the wanted values.
     :param seed: of the shuffle.
+    :param averages: ``"plain"``, or ``"cumulative"`` to weigh an experience by the
+        queries seen when it was learnt.
     :param options: ``device`` and ``batch_size`` of :func:`recall_of`.
     :return: value by name, in [0, 1]; the counterpart of P_T.
     """
     whole = benchmark.moments["test"]
     clips = [sample.clip.clip_id for sample in whole.samples]
     store = ShuffledFeatures(whole.store, clips, seed)
+    experiences = _by_experience(whole.samples)
     scores = [
         recall_of(model, MomentDataset(own, store, whole.n_queries), recall, **options)
-        for own in _by_experience(whole.samples)
+        for own in experiences
     ]
+    # Channels count up in the order of learning.
+    seen = [max(own[0].asked) + 1 for own in experiences]
+    weights = seen if averages == "cumulative" else [1] * len(seen)
     return {
-        name: sum(score[name] for score in scores) / len(scores) for name in scores[0]
+        name: sum(
+            weight * score[name] for weight, score in zip(weights, scores, strict=True)
+        )
+        / sum(weights)
+        for name in scores[0]
     }
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from avalanche.training import supervised as stock
+from avalanche.training.plugins import ReplayPlugin
 from torch import nn
 from torch.optim import Optimizer
 
@@ -20,6 +21,7 @@ from avalanche_vilco.training.plugins.agem import MomentAGEMPlugin
 from avalanche_vilco.training.plugins.synaptic_intelligence import (
     MomentSynapticIntelligencePlugin,
 )
+from avalanche_vilco.training.storage_policy import ClassSlotBuffer
 from avalanche_vilco.training.templates import BatchObjectMixin, moment_evaluator
 
 
@@ -37,6 +39,40 @@ class ViLCoJoint(BatchObjectMixin, stock.JointTraining):
 
 class ViLCoReplay(BatchObjectMixin, stock.Replay):
     """Rehearsal of stored samples."""
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer,
+        criterion: Any,
+        mem_size: int = 200,
+        unit: str = "samples",
+        evaluator: Any = moment_evaluator,
+        **kwargs: Any,
+    ) -> None:
+        """As stock.
+
+        :param mem_size: samples kept, shared equally by experiences.
+        :param unit: what ``mem_size`` counts: ``"samples"``, or ``"class_slots"`` as
+            in the public code, see ``ClassSlotBuffer``.
+        :raises ValueError: unknown unit.
+        """
+        if unit not in ("samples", "class_slots"):
+            raise ValueError(
+                f"expected unit 'samples' or 'class_slots' but got {unit!r}"
+            )
+        super().__init__(
+            model=model,
+            optimizer=optimizer,
+            criterion=criterion,
+            mem_size=mem_size,
+            evaluator=evaluator,
+            **kwargs,
+        )
+        if unit == "class_slots":
+            replay = next(p for p in self.plugins[::-1] if isinstance(p, ReplayPlugin))
+            replay.storage_policy = ClassSlotBuffer(mem_size)
 
 
 class ViLCoEWC(BatchObjectMixin, stock.EWC):

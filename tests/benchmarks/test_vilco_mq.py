@@ -203,6 +203,45 @@ def test_valid_stream_is_small_and_can_be_left_out(small_root):
     assert len(without.moments["train"]) == 12
 
 
+# Where features come from
+
+
+def test_features_of_parent_videos_are_cut_to_clips(small_root, tmp_path):
+    records = json.loads((small_root / FILE).read_text())
+    videos: dict[str, int] = {}
+    for record in records.values():
+        steps = math.ceil(record["v_duration"] * record["fps"]) + 1
+        videos[record["video_id"]] = max(steps, videos.get(record["video_id"], 0))
+    for uid, steps in videos.items():
+        numbers = torch.arange(steps, dtype=torch.float32)[:, None]
+        save_file({"features": numbers}, tmp_path / f"{uid}.safetensors")
+    benchmark = vilco_mq(small_root, features=tmp_path, features_of="videos")
+    for sample, (inputs, _) in zip(
+        benchmark.moments["test"].samples, benchmark.moments["test"], strict=True
+    ):
+        record = records[sample.clip.clip_id]
+        first = round(record["parent_start_sec"] * record["fps"])
+        assert inputs["features"][0].item() == first
+        steps = record["duration"] * record["fps"]
+        assert abs(len(inputs["features"]) - steps) <= 1
+
+
+def test_processed_file_without_parent_times_cannot_be_cut(root):
+    edit(root, lambda rs: [r.pop("parent_start_sec") for r in rs.values()])
+    assert len(vilco_mq(root).moments["train"])
+    with pytest.raises(ValueError, match="needs parent_start_sec of 18 clips"):
+        vilco_mq(root, features_of="videos")
+
+
+def test_features_can_be_several_sources_and_a_store(small_root):
+    folder = small_root / "features"
+    plain = vilco_mq(small_root)
+    double = vilco_mq(small_root, features=[folder, folder])
+    assert double.info["feature_dim"] == 2 * plain.info["feature_dim"]
+    store = vilco_mq(small_root, features=plain.moments["train"].store)
+    assert placed(store) == placed(plain)
+
+
 # Order and seed
 
 
@@ -287,7 +326,7 @@ def test_numbers_that_do_not_divide_are_answered_with_those_that_do(small_root):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"protocol": "shared"}, r"expected protocol in \['exclusive'\] but got"),
+        ({"protocol": "shared"}, r"expected protocol in \['exclusive', 'sh"),
         ({"missing": "skip"}, r"expected missing in \['error', 'drop'\] but got"),
         ({"valid_share": 1.0}, r"expected valid_share in \[0, 1\) but got 1.0"),
         ({"valid_share": math.nan}, "valid_share"),

@@ -292,3 +292,40 @@ def test_stacking_fills_at_the_end_of_each_dim(dtype, filler):
     assert stacked.dtype == dtype
     assert stacked[0].tolist() == [[1, filler, filler], [1, filler, filler]]
     assert stacked[1].tolist() == [[1, 1, 1], [filler] * 3]
+
+
+# Fields that may be absent
+
+
+def showing(*shown: bool, steps: int = 2) -> ClipBatch:
+    return ClipBatch(
+        features=torch.zeros(1, steps, C),
+        valid=torch.ones(1, steps, dtype=torch.bool),
+        shown=torch.tensor([shown]),
+    )
+
+
+def test_absent_field_is_none_and_stays_absent() -> None:
+    (inputs, _) = batch((2, 1), (3, 1))
+    for each in (inputs, inputs[[0]], inputs.clone(), torch.cat([inputs, inputs])):
+        assert each.shown is None
+        assert each.fields().keys() == {"features", "valid"}
+
+
+def test_a_clip_without_the_field_shows_everything_beside_one_with_it() -> None:
+    (inputs, _) = batch((2, 1), (3, 1))
+    joined = torch.cat([inputs, showing(True, False, False)])
+    assert joined.shown.tolist() == [[True] * 3, [True] * 3, [True, False, False]]
+    wider = torch.cat([showing(False), showing(False, False)])
+    assert wider.shown.tolist() == [[False, True], [False, False]]
+    assert joined[[2]].to("cpu").shown.tolist() == [[True, False, False]]
+
+
+def test_collation_keeps_the_field_where_any_sample_has_it() -> None:
+    plain = {"features": torch.zeros(2, C), "valid": torch.ones(2, dtype=torch.bool)}
+    chosen = {**plain, "shown": torch.tensor([True, False])}
+    targets = {n: t[0] for n, t in batch((2, 1))[1].fields().items()}
+    (both, _) = collate_moments([(plain, targets), (chosen, targets)])
+    assert both.shown.tolist() == [[True, True], [True, False]]
+    (neither, _) = collate_moments([(plain, targets), (plain, targets)])
+    assert neither.shown is None

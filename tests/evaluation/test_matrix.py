@@ -276,3 +276,137 @@ def test_text_is_an_aligned_table_in_percent():
         "    0  100.0     -  100.0                   -",
         "    1   25.0  75.0   50.0                75.0",
     ]
+
+
+GOLDEN = [[0.90, 0.40, 0.50], [0.80, 0.85, 0.45], [0.70, 0.75, 0.95]]
+
+
+def test_vclimb_numbers_are_those_of_the_last_row():
+    numbers = matrix_of(GOLDEN).vclimb()
+    assert numbers == {"Acc": pytest.approx(0.80), "BWF": pytest.approx(0.15)}
+
+
+def test_the_diagonal_that_a_recipe_averages_as_acc_is_another_number():
+    diagonal = sum(GOLDEN[j][j] for j in range(3)) / 3
+    assert diagonal == pytest.approx(0.90)
+    assert matrix_of(GOLDEN).vclimb()["Acc"] == pytest.approx(0.80)
+
+
+def test_the_code_of_vclimb_weighs_tasks_by_their_classes():
+    numbers = matrix_of(GOLDEN).vclimb(weights=[11, 10, 10])
+    assert numbers["Acc"] == pytest.approx((11 * 0.7 + 10 * 0.75 + 10 * 0.95) / 31)
+    assert numbers["BWF"] == pytest.approx((11 * 0.2 + 10 * 0.1) / 21)
+
+
+def test_open_domain_numbers_are_those_of_the_reference_code():
+    numbers = matrix_of(GOLDEN).open_domain()
+    assert numbers == {
+        "Avg": pytest.approx(0.70),
+        "Last": pytest.approx(0.80),
+        "Transfer": pytest.approx(0.4375),
+        "Retention": pytest.approx(0.85),
+    }
+
+
+def test_transfer_divided_by_all_tasks_is_another_number():
+    """A recipe counts 0 for the first task, which has no transfer, and divides by T."""
+    recipe = (0 + GOLDEN[0][1] + (GOLDEN[0][2] + GOLDEN[1][2]) / 2) / 3
+    assert recipe == pytest.approx(0.29166666)
+    assert matrix_of(GOLDEN).transfer() == pytest.approx(recipe * 3 / 2)
+
+
+def test_scores_of_a_model_that_never_changes_are_equal_however_averaged():
+    row = [0.243, 0.884, 0.682, 0.446]
+    matrix = matrix_of([row] * 4)
+    assert matrix.backward_forgetting() == matrix.maximum_forgetting() == 0
+    mean = pytest.approx(sum(row) / 4)
+    assert matrix.grand_average() == matrix.last() == matrix.retention() == mean
+    assert matrix.transfer() == pytest.approx(sum(row[1:]) / 3)
+
+
+def test_maximum_forgetting_starts_from_the_best_and_backward_from_the_first():
+    matrix = matrix_of([[0.5], [0.9, 0.8], [0.4, 0.6, 0.7]])
+    assert matrix.maximum_forgetting() == pytest.approx((0.5 + 0.2) / 2)
+    assert matrix.backward_forgetting() == pytest.approx((0.1 + 0.2) / 2)
+    assert math.isnan(matrix.maximum_forgetting(0))
+
+
+@given(squares)
+def test_maximum_forgetting_is_at_least_backward_forgetting(rows):
+    matrix = matrix_of(rows)
+    for i in range(1, len(rows)):
+        assert matrix.maximum_forgetting(i) >= matrix.backward_forgetting(i) - 1e-12
+
+
+def test_forward_transfer_is_measured_against_the_untrained_model():
+    matrix = matrix_of(GOLDEN)
+    for j, value in enumerate((0.1, 0.15, 0.25)):
+        matrix.record_baseline(j, value)
+    expected = ((GOLDEN[0][1] - 0.15) + (GOLDEN[1][2] - 0.25)) / 2
+    assert matrix.forward_transfer() == pytest.approx(expected)
+    assert matrix.missing(number="forward_transfer") == {}
+
+
+def test_without_a_baseline_forward_transfer_is_unknown_and_says_how_to_get_one():
+    matrix = matrix_of(GOLDEN)
+    assert math.isnan(matrix.forward_transfer())
+    reasons = matrix.missing(number="forward_transfer")
+    assert set(reasons) == {(-1, 1), (-1, 2)}
+    assert "evaluate the stream first and record_baseline" in reasons[-1, 1]
+
+
+@pytest.mark.parametrize(
+    "number, cell",
+    [
+        ("transfer", (0, 1)),
+        ("grand_average", (0, 1)),
+        ("retention", (1, 0)),
+        ("maximum_forgetting", (1, 0)),
+        ("last", (2, 0)),
+    ],
+)
+def test_a_missing_cell_makes_the_numbers_that_need_it_unknown(number, cell):
+    rows = [list(row) for row in GOLDEN]
+    rows[cell[0]][cell[1]] = NAN
+    matrix = matrix_of(rows)
+    matrix.leave_empty(*cell, "stopped")
+    assert math.isnan(getattr(matrix, number)())
+    assert matrix.missing(number=number) == {cell: "stopped"}
+
+
+def test_numbers_that_do_not_need_a_cell_do_without():
+    lower = matrix_of([row[: i + 1] for i, row in enumerate(GOLDEN)])
+    assert lower.retention() == pytest.approx(0.85)
+    assert lower.last() == pytest.approx(0.80)
+    assert math.isnan(lower.transfer()) and math.isnan(lower.grand_average())
+
+
+def test_an_excluded_task_is_in_none_of_the_means():
+    matrix = matrix_of(GOLDEN)
+    matrix.exclude(1, "no clips")
+    assert matrix.last() == pytest.approx((0.70 + 0.95) / 2)
+    assert matrix.transfer() == pytest.approx((0.50 + 0.45) / 2)
+    assert matrix.maximum_forgetting() == pytest.approx(0.20)
+
+
+def test_one_task_has_no_transfer():
+    matrix = matrix_of([[0.5]])
+    assert math.isnan(matrix.transfer()) and math.isnan(matrix.forward_transfer())
+    assert matrix.open_domain()["Avg"] == 0.5
+
+
+def test_the_baseline_survives_saving():
+    matrix = matrix_of(GOLDEN)
+    matrix.record_baseline(2, 0.25)
+    again = TaskMatrix.from_dict(json.loads(json.dumps(matrix.to_dict())))
+    np.testing.assert_array_equal(again.baseline, [NAN, NAN, 0.25])
+
+
+def test_numbers_and_baselines_that_do_not_exist_are_refused():
+    matrix = matrix_of(GOLDEN)
+    with pytest.raises(ValueError, match=r"expected number of .* but got 'best'"):
+        matrix.missing(number="best")
+    with pytest.raises(ValueError, match=r"expected a baseline\[0\] in \[0, 1\]"):
+        matrix.record_baseline(0, 1.5)
+    with pytest.raises(IndexError):
+        matrix.record_baseline(3, 0.5)

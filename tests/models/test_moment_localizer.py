@@ -43,8 +43,16 @@ def _with_tokens(model: MomentLocalizer, tokens: Tensor) -> MomentLocalizer:
     return other
 
 
-def _experience(*queries):
-    return SimpleNamespace(queries_in_this_experience=queries)
+def _experience(*queries, **more):
+    return SimpleNamespace(queries_in_this_experience=queries, **more)
+
+
+def _showing(clips: ClipBatch, *channels: list[int], n_queries: int) -> ClipBatch:
+    """Clips that see the texts of these channels only."""
+    shown = torch.zeros(len(clips), n_queries, dtype=torch.bool)
+    for row, own in zip(shown, channels, strict=True):
+        row[own] = True
+    return ClipBatch(**{**clips.fields(), "shown": shown})
 
 
 # Clips of a batch
@@ -452,3 +460,85 @@ def test_compiled_model_gives_equal_outputs_after_growth(
     torch.testing.assert_close(compiled(clips), model(clips), atol=1e-4, rtol=1e-4)
     model.learn_queries([text_query(4)])
     torch.testing.assert_close(compiled(clips), model(clips), atol=1e-4, rtol=1e-4)
+
+
+# Texts that clips show
+
+
+def test_showing_all_texts_is_showing_none_in_particular(localizer, clip_batch):
+    model, clips = localizer(), clip_batch([20, 33, 64])
+    everything = _showing(clips, *[[0, 1, 2, 3]] * 3, n_queries=4)
+    torch.testing.assert_close(model(everything), model(clips), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("channel", range(4))
+def test_only_shown_texts_matter_to_a_clip(channel, localizer, clip_batch):
+    model = localizer()
+    clips = _showing(clip_batch([20, 33]), [0, 1], [2, 3], n_queries=4)
+    tokens = model.query_tokens.clone()
+    tokens[channel] = torch.randn_like(tokens[channel])
+    before, after = model(clips), _with_tokens(model, tokens)(clips)
+    sees = 0 if channel < 2 else 1
+    # The changed query's own channel reads its text for every clip.
+    others = [c for c in range(6) if c != channel]
+    assert not torch.allclose(before[sees, others], after[sees, others], atol=1e-4)
+    torch.testing.assert_close(
+        before[1 - sees, others], after[1 - sees, others], atol=1e-6, rtol=0
+    )
+
+
+def test_a_clip_that_shows_other_texts_leaves_its_neighbours_alone(
+    localizer, clip_batch
+):
+    model, clips = localizer(), clip_batch([20, 33, 64])
+    one = model(_showing(clips, [0], [1, 2], [3], n_queries=4))
+    other = model(_showing(clips, [0], [0, 3], [3], n_queries=4))
+    torch.testing.assert_close(one[[0, 2]], other[[0, 2]], atol=1e-6, rtol=0)
+    assert not torch.allclose(one[1], other[1], atol=1e-4)
+
+
+def test_a_clip_may_show_no_text_at_all(localizer, clip_batch):
+    output = localizer()(_showing(clip_batch([20, 33]), [], [], n_queries=4))
+    assert output.isfinite().all()
+
+
+def test_texts_read_before_they_are_learnt_wait_for_clips_that_show_them(
+    localizer, clip_batch, text_query
+):
+    model, clips = localizer(), clip_batch([20, 33])
+    reader = deepcopy(model)
+    reader.read_queries([text_query(channel, 5) for channel in range(7)])
+    assert reader.n_queries == model.n_queries == 4
+    torch.testing.assert_close(reader(clips), model(clips), atol=1e-6, rtol=0)
+    known = _showing(clips, [0, 1], [2], n_queries=7)
+    future = _showing(clips, [0, 1, 6], [2, 4], n_queries=7)
+    torch.testing.assert_close(
+        reader(known),
+        model(_showing(clips, [0, 1], [2], n_queries=4)),
+        atol=1e-6,
+        rtol=0,
+    )
+    assert reader(future).shape == model(clips).shape
+    assert not torch.allclose(reader(future), reader(known), atol=1e-4)
+
+
+def test_adaptation_reads_the_texts_an_experience_shows(localizer, text_query):
+    model = localizer(2).train()
+    future = [text_query(channel) for channel in range(5)]
+    model.adaptation(_experience(text_query(2), shown_queries=future))
+    assert (model.n_queries, len(model.query_tokens)) == (3, 5)
+    assert torch.equal(model.query_tokens[4, :3], future[4].tokens)
+    model.adaptation(_experience(text_query(3), text_query(4)))
+    assert (model.n_queries, len(model.query_tokens)) == (5, 5)
+
+
+def test_weights_with_texts_not_learnt_yet_load_into_a_new_model(
+    localizer, clip_batch, text_query
+):
+    model = localizer(3)
+    model.read_queries([text_query(channel) for channel in range(6)])
+    other = localizer(0, seed=1)
+    other.load_state_dict(model.state_dict())
+    clips = _showing(clip_batch([20, 33]), [0, 5], [4], n_queries=6)
+    assert other.n_queries == 3
+    assert torch.equal(other(clips), model(clips))

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 
 from avalanche_vilco.evaluation.functional.checks import check_shapes, check_tiou
+from avalanche_vilco.evaluation.functional.order import best_first, by_number
+from avalanche_vilco.evaluation.functional.overlap import hull_tiou, summed_tiou
+from avalanche_vilco.evaluation.functional.pairs import pairs_of, places_in, select
 from avalanche_vilco.evaluation.functional.references import (
     TIOU_TOLERANCE,
     Reference,
@@ -19,14 +22,14 @@ from avalanche_vilco.evaluation.functional.references import (
     counted_labels,
     matching_labels,
 )
-from avalanche_vilco.ops.segments import tiou as exact_tiou
+from avalanche_vilco.ops.segments import is_proper
 
 EGO4D_TIOU = (0.1, 0.2, 0.3, 0.4, 0.5)
 COCO_TIOU = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
 class DetectionAP(NamedTuple):
-    """Average precision of each label of the ground truth.
+    """Average precision of each label of the ground truth; the others do not count.
 
     :param ap: float64 ``(C, T)`` in [0, 1], a row per label, a column per threshold.
     :param labels: the labels, ``(C,)`` ascending.
@@ -143,10 +146,13 @@ def detection_hits(
     check_shapes(segments, scores, labels, target_segments, target_labels)
     target_labels = counted_labels(target_segments, target_labels, reference=reference)
     labels, target_labels = matching_labels(labels, target_labels, reference=reference)
-    match = _match_padded if scores.is_cuda else _match_pairs
+    if reference is None:
+        labels = labels.masked_fill(~is_proper(segments), -1)
+        target_labels = target_labels.masked_fill(~is_proper(target_segments), -1)
+    match = _match_pairs if scores.is_cpu else _match_padded
     return match(
         segments.double(),
-        _sortable(scores, reference),
+        scores,
         labels,
         target_segments.double(),
         target_labels,
@@ -178,24 +184,47 @@ def pooled_ap(
     names = target_labels[target_labels >= 0].unique()
     labels, target_labels = matching_labels(labels, target_labels, reference=reference)
     known, n_targets = target_labels[target_labels >= 0].unique(return_counts=True)
-    classes, counted = _class_of(labels, known)
-    order, rank = _rank_in_class(
-        _sortable(scores, reference), classes, counted, reference
-    )
-    classes, hits = classes[order], hits[order]
-    columns = [
-        _average_precision(classes[hit], rank[hit], len(known)) for hit in hits.unbind(1)
-    ]
-    return DetectionAP(torch.stack(columns, dim=1) / n_targets.unsqueeze(1), names)
+    classes = places_in(labels, known)
+    ap = class_ap(scores, classes, hits, n_targets, reference=reference)
+    return DetectionAP(ap, names)
 
 
-def _average_precision(classes: Tensor, rank: Tensor, n_classes: int) -> Tensor:
+def class_ap(
+    scores: Tensor,
+    classes: Tensor,
+    hits: Tensor,
+    n_targets: Tensor,
+    *,
+    reference: Reference | None = None,
+) -> Tensor:
+    """Average precision per class.
+
+    :param scores: scores of all predictions, ``(P,)``.
+    :param classes: class in 0..C-1 of each, ``(P,)``, -1 for predictions to ignore.
+    :param hits: True for true positives, ``(P, T)``.
+    :param n_targets: number of ground-truth items of each class, ``(C,)``.
+    :param reference: public evaluator to reproduce, None for our own rules.
+    :return: float64 ``(C, T)`` in [0, 1], NaN for a class without ground truth.
+    """
+    counted = (classes >= 0).nonzero().squeeze(1)
+    scores, classes = select(counted, scores, classes)
+    n_classes = len(n_targets)
+    order, rank = _rank_in_class(scores, classes, n_classes, reference)
+    classes, hits = select(order, classes, hits.index_select(0, counted))
+    columns = []
+    for column in hits.t().contiguous():
+        found = select(column.nonzero().squeeze(1), classes, rank)
+        columns.append(_average_precision(*found, n_classes=n_classes))
+    return torch.stack(columns, dim=1) / n_targets.unsqueeze(1)
+
+
+def _average_precision(classes: Tensor, rank: Tensor, *, n_classes: int) -> Tensor:
     """Sum over true positives of the best precision from each on, per class.
 
     True positives come by class, best first; ``rank`` counts from 1 in their class.
     """
     found = torch.bincount(classes, minlength=n_classes)
-    before = (found.cumsum(0) - found)[classes]
+    before = (found.cumsum(0) - found).index_select(0, classes)
     position = torch.arange(1, len(rank) + 1, device=rank.device)
     precision = (position - before).double() / rank
     # Precision is at most 1, so 2 per class keeps a running maximum in its class.
@@ -206,52 +235,21 @@ def _average_precision(classes: Tensor, rank: Tensor, n_classes: int) -> Tensor:
 
 
 def _rank_in_class(
-    scores: Tensor, classes: Tensor, counted: Tensor, reference: Reference | None
+    scores: Tensor, classes: Tensor, n_classes: int, reference: Reference | None
 ) -> tuple[Tensor, Tensor]:
-    """Order of the counted predictions by class and score; rank from 1 in the class."""
-    order = counted.nonzero().squeeze(1)
-    order = order[_best_first(scores[order], reference)]
-    order = order[classes[order].sort(stable=True).indices]
-    ordered = classes[order]
-    n_classes = int(ordered[-1]) + 1 if len(ordered) else 0
-    count = torch.bincount(ordered, minlength=n_classes)
-    position = torch.arange(1, len(order) + 1, device=order.device)
-    return order, position - (count.cumsum(0) - count)[ordered]
+    """Order of predictions by class and score; rank of each from 1 in its class."""
+    order = best_first(scores, reference)
+    order = order.index_select(0, by_number(classes.index_select(0, order)))
+    count = torch.bincount(classes, minlength=n_classes)
+    first = (count.cumsum(0) - count).index_select(0, classes.index_select(0, order))
+    return order, torch.arange(1, len(order) + 1, device=order.device) - first
 
 
-def _class_of(labels: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
-    """Position of labels in the ascending ``known``, and whether they are there."""
-    if not len(known):
-        return torch.zeros_like(labels), torch.zeros_like(labels, dtype=torch.bool)
-    place = torch.searchsorted(known, labels).clamp_(max=len(known) - 1)
-    return place, known[place] == labels
-
-
-def _sortable(scores: Tensor, reference: Reference | None) -> Tensor:
-    # NumPy's argsort puts NaN last, and the public evaluators read it from the end.
-    rank_of_nan = -torch.inf if reference is None else torch.inf
-    if not scores.is_floating_point():
-        return scores
-    return scores.masked_fill(scores.isnan(), rank_of_nan)
-
-
-def _best_first(values: Tensor, reference: Reference | None) -> Tensor:
-    """Order of the last dimension; ties as ``argsort()[::-1]`` in the references."""
+def _tiou(*ends: Tensor, reference: Reference | None) -> Tensor:
     if reference is None:
-        return values.argsort(dim=-1, descending=True, stable=True)
-    order = values.flip(-1).argsort(dim=-1, descending=True, stable=True)
-    return values.shape[-1] - 1 - order
-
-
-def _tiou(a: Tensor, b: Tensor, reference: Reference | None) -> Tensor:
-    """tIoU of predictions ``a`` and targets ``b``, as the evaluator rounds it."""
-    if reference is None:
-        return exact_tiou(a, b)
-    start, end = torch.maximum(a[..., 0], b[..., 0]), torch.minimum(a[..., 1], b[..., 1])
-    overlap = (end - start).clamp(min=0)
-    union = (b[..., 1] - b[..., 0]) + (a[..., 1] - a[..., 0]) - overlap
+        return hull_tiou(*ends)
     # 0 / 0 is not below any threshold and sorts last: it beats every other window.
-    return (overlap / union).nan_to_num(nan=torch.inf)
+    return summed_tiou(*ends).nan_to_num_(nan=torch.inf)
 
 
 def _levels(tiou: Sequence[float], reference: Reference | None) -> list[float]:
@@ -270,85 +268,61 @@ def _match_pairs(
 ) -> Tensor:
     """Hits ``(B, M, T)`` from the pairs of one clip and label only."""
     hits = torch.zeros(labels.numel(), len(tiou), dtype=torch.bool)
-    known = target_labels[target_labels >= 0].unique()
-    chosen, pair_prediction, pair_target = _pairs(
-        labels, target_labels, known, scores, reference
-    )
     levels = _levels(tiou, reference)
-    windows = segments.flatten(0, 1)[chosen]
-    targets = target_segments.flatten(0, 1)
-    overlap = _tiou(windows[pair_prediction], targets[pair_target], reference)
-    near = overlap >= min(levels)
-    overlap, pair_prediction = overlap[near], pair_prediction[near]
-    pair_target = pair_target[near]
-    order = _best_first(overlap, reference)
-    order = order[pair_prediction[order].sort(stable=True).indices]
-    overlap, pair_prediction = overlap[order], pair_prediction[order]
-    pair_target = pair_target[order]
+    prediction, target = pairs_of(labels, target_labels)
+    columns = [column.flatten() for column in segments.unbind(2)]
+    target_columns = [column.flatten() for column in target_segments.unbind(2)]
+    overlap = _tiou(
+        *(column.index_select(0, prediction) for column in columns),
+        *(column.index_select(0, target) for column in target_columns),
+        reference=reference,
+    )
+    near = (overlap >= min(levels)).nonzero().squeeze(1)
+    overlap, prediction, target = select(near, overlap, prediction, target)
+    ranked, rank = _ranked(prediction, scores.flatten(), reference)
+    order = best_first(overlap, reference)
+    order = order.index_select(0, by_number(rank.index_select(0, order)))
+    overlap, rank, target = select(order, overlap, rank, target)
     for column, level in enumerate(levels):
-        at = overlap >= level
-        winners = _winners(pair_prediction[at], pair_target[at], len(targets))
-        hits[chosen[winners], column] = True
+        at = (overlap >= level).nonzero().squeeze(1)
+        pairs = select(at, rank, target)
+        winners = _winners(*pairs, n_targets=target_labels.numel())
+        hits[ranked.index_select(0, winners), column] = True
     return hits.view(*labels.shape, len(tiou))
 
 
-def _pairs(
-    labels: Tensor,
-    target_labels: Tensor,
-    known: Tensor,
-    scores: Tensor,
-    reference: Reference | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Predictions that have a target, best first, and all pairs of both.
-
-    :return: flat places of the predictions; for each pair, the place in that list and
-        the flat place of the target, by prediction and target.
-    """
-    n_groups = len(target_labels) * max(len(known), 1)
-    group, counted = _group_of(labels, known)
-    target_group, asked = _group_of(target_labels, known)
-    targets = asked.nonzero().squeeze(1)
-    targets = targets[target_group[targets].argsort(stable=True)]
-    per_group = torch.bincount(target_group[targets], minlength=n_groups)
-    first = per_group.cumsum(0) - per_group
-
-    chosen = (counted & (per_group[group] > 0)).nonzero().squeeze(1)
-    chosen = chosen[_best_first(scores.flatten()[chosen], reference)]
-    group = group[chosen]
-    n_pairs = per_group[group]
-    prediction = torch.arange(len(chosen)).repeat_interleave(n_pairs)
-    place = first[group] - (n_pairs.cumsum(0) - n_pairs)
-    target = targets[place[prediction] + torch.arange(len(prediction))]
-    return chosen, prediction, target
+def _ranked(
+    prediction: Tensor, scores: Tensor, reference: Reference | None
+) -> tuple[Tensor, Tensor]:
+    """The distinct of ascending ``prediction`` best first, and the rank of each."""
+    is_first = torch.ones(len(prediction), dtype=torch.bool)
+    is_first[1:] = prediction[1:] != prediction[:-1]
+    distinct = prediction[is_first]
+    order = best_first(scores.index_select(0, distinct), reference)
+    rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+    return distinct[order], rank.index_select(0, is_first.cumsum(0) - 1)
 
 
-def _group_of(labels: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
-    """Number of each (clip, label), flat, and whether the label is known."""
-    classes, is_known = _class_of(labels, known)
-    clip = torch.arange(len(labels)).unsqueeze(1) * max(len(known), 1)
-    return (clip + classes).flatten(), is_known.flatten()
+def _winners(rank: Tensor, target: Tensor, *, n_targets: int) -> Tensor:
+    """Ranks of the predictions that end up with a target.
 
-
-def _winners(prediction: Tensor, target: Tensor, n_targets: int) -> Tensor:
-    """Predictions that end up with a target.
-
-    Pairs come by prediction, best score first, then by preference. In every round each
-    prediction claims the target it likes best of those that no better prediction
-    claimed in the round before. The k-th best winner is settled after k rounds at the
-    latest, so a round without change is the end.
+    Pairs come by rank, then by preference. In every round each prediction claims the
+    target it likes best of those that no better prediction claimed in the round
+    before. The k-th best winner is settled after k rounds at the latest, so a round
+    without change is the end.
     """
     nobody = torch.iinfo(torch.long).max
     holder = torch.full((n_targets,), nobody)
     while True:
-        open_pairs = (holder[target] >= prediction).nonzero().squeeze(1)
-        claiming, claimed = prediction[open_pairs], target[open_pairs]
+        is_open = (holder.index_select(0, target) >= rank).nonzero().squeeze(1)
+        claiming, claimed = select(is_open, rank, target)
         is_first = torch.ones(len(claiming), dtype=torch.bool)
         is_first[1:] = claiming[1:] != claiming[:-1]
-        claiming, claimed = claiming[is_first], claimed[is_first]
+        claiming, claimed = select(is_first.nonzero().squeeze(1), claiming, claimed)
         after = torch.full_like(holder, nobody)
         after.scatter_reduce_(0, claimed, claiming, "amin")
         if torch.equal(after, holder):
-            return claiming[holder[claimed] == claiming]
+            return claiming[holder.index_select(0, claimed) == claiming]
         holder = after
 
 
@@ -363,19 +337,21 @@ def _match_padded(
 ) -> Tensor:
     """Hits ``(B, M, T)`` by the rounds of :func:`_winners`, in fixed shapes."""
     n_targets = target_labels.shape[1]
-    if n_targets == 0:
-        return torch.zeros_like(labels, dtype=torch.bool)[..., None].repeat(
-            1, 1, len(tiou)
-        )
-    overlap = _tiou(segments.unsqueeze(2), target_segments.unsqueeze(1), reference)
+    if n_targets == 0 or labels.shape[1] == 0:
+        return labels.new_zeros((*labels.shape, len(tiou)), dtype=torch.bool)
+    overlap = _tiou(
+        *segments.unsqueeze(2).unbind(3),
+        *target_segments.unsqueeze(1).unbind(3),
+        reference=reference,
+    )
     same = labels.unsqueeze(2) == target_labels.unsqueeze(1)
     same &= (target_labels >= 0).unsqueeze(1)
     overlap = torch.where(same, overlap, -1.0)
     reaches = torch.stack([overlap >= level for level in _levels(tiou, reference)])
-    liking = _best_first(overlap, reference).argsort(dim=2)  # 0 for the favourite
-    rank = _best_first(scores, reference).argsort(dim=1).unsqueeze(2)
+    liking = best_first(overlap, reference).argsort(dim=2)  # 0 for the favourite
+    rank = best_first(scores, reference).argsort(dim=1).unsqueeze(2)
     nobody = labels.shape[1] + n_targets
-    holder = reaches.new_full((len(tiou), len(labels), 1, n_targets), nobody, dtype=torch.long)
+    holder = rank.new_full((len(tiou), len(labels), 1, n_targets), nobody)
     claims = reaches
     for _ in range(n_targets):
         open_to = torch.where(reaches & (holder >= rank), liking, nobody)

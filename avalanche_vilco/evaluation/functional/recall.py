@@ -1,19 +1,32 @@
 """Recall of ground-truth windows within the best predictions of their query."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from avalanche_vilco.ops.segments import pairwise_tiou
+from avalanche_vilco.evaluation.functional.checks import check_shapes, check_tiou
+from avalanche_vilco.evaluation.functional.order import best_first, by_number
+from avalanche_vilco.evaluation.functional.overlap import summed_tiou
+from avalanche_vilco.evaluation.functional.pairs import (
+    pairs_of,
+    rank_in_groups,
+    select,
+)
+from avalanche_vilco.evaluation.functional.references import (
+    TIOU_TOLERANCE,
+    Reference,
+    check_reference,
+    counted_labels,
+    matching_labels,
+)
+from avalanche_vilco.ops.segments import tiou as tiou_of
 
 Budget = Literal["per_gt", "fixed"]
 
-# Rounding of one float64 division is near 1e-16; seconds as large as 1e6 keep a
-# tIoU that is nominally at the threshold within 1e-9 of it.
-TIOU_TOLERANCE = 1e-9
+_NEVER = 1 << 40  # a rank beyond every budget
 
 
 def recall_hits(
@@ -26,8 +39,9 @@ def recall_hits(
     k: Sequence[int] = (1, 5),
     tiou: Sequence[float] = (0.3, 0.5),
     budget: Budget = "per_gt",
-    strict: bool = False,
-    sort: bool = True,
+    strict: bool | None = None,
+    sort: bool | None = None,
+    reference: Reference | None = None,
 ) -> Tensor:
     """Tell which ground-truth windows are found, per budget and threshold.
 
@@ -35,10 +49,14 @@ def recall_hits(
     clip* reaches the threshold; one prediction may find several windows. Predictions
     are ranked by score, ties keep the order given and a NaN score comes last.
     Predicted windows that are reversed or not finite keep their rank and find
-    nothing. Label -1 marks padding on both sides.
+    nothing. Ground-truth windows of one clip and label that are equal to within 1 ms
+    count once. Label -1 marks padding on both sides.
 
-    ``strict=True, sort=False`` is the rule of the Ego4D evaluator: tIoU above the
-    threshold, predictions in the order given.
+    ``reference="ego4d"`` and ``"vilco"`` ask for a tIoU above the threshold, take
+    predictions in the order given and count every window of the ground truth.
+    ``"actionformer"`` ranks by score with the later of a tie first, counts equal
+    windows once and those shorter than 1 ms never, and mistakes labels as told in
+    ``docs/metrics.md``.
 
     :param segments: predicted windows in seconds, ``(B, M, 2)`` as (start, end).
     :param scores: their scores, ``(B, M)``.
@@ -52,27 +70,32 @@ def recall_hits(
         clip (R@kx of Ego4D).
     :param strict: True asks for tIoU > threshold, False for tIoU >= threshold less
         ``TIOU_TOLERANCE``, because a tIoU of nominally 0.3 may compute as
-        0.29999999999999993.
-    :param sort: False ranks predictions in the order given.
-    :return: bool ``(B, N, len(k), len(tiou))``, False for padding, on the device of
-        the inputs.
-    :raises ValueError: if a shape, ``k``, ``tiou`` or ``budget`` is out of range.
+        0.29999999999999993; None for the rule of ``reference``.
+    :param sort: False ranks predictions in the order given; None for the rule of
+        ``reference``.
+    :param reference: public evaluator to reproduce, None for our own rules.
+    :return: bool ``(B, N, len(k), len(tiou))``, False for padding and repeats, on the
+        device of the inputs.
+    :raises ValueError: if a shape or an option is out of range.
     """
-    check_recall_options(k, tiou, budget)
-    _check_shapes(segments, scores, labels, target_segments, target_labels)
-    if sort:
-        segments, labels = _ranked(segments, scores, labels)
-    asked = target_labels >= 0
-    same_label = target_labels.unsqueeze(2) == labels.unsqueeze(1)
-    same_label &= asked.unsqueeze(2)
-    overlap = pairwise_tiou(target_segments.double(), segments.double())
-    overlap = overlap.masked_fill(~same_label, 0.0)
-    # One more prediction that finds nothing, so that a maximum exists without any.
-    overlap = F.pad(overlap, (0, 1))
-    rank = F.pad(_rank_within_label(labels), (0, 1))
-    n_slots = _slots(target_labels, budget)
-    best = torch.stack([_best_within(overlap, rank, n_slots * n) for n in k], dim=2)
-    return torch.stack([_reaches(best, level, strict) for level in tiou], dim=3)
+    check_recall_options(k, tiou, budget, reference)
+    check_shapes(segments, scores, labels, target_segments, target_labels)
+    strict = _default(strict, reference in ("ego4d", "vilco"))
+    target_labels = counted_labels(target_segments, target_labels, reference=reference)
+    labels, target_labels = matching_labels(labels, target_labels, reference=reference)
+    if _default(sort, reference not in ("ego4d", "vilco")):
+        segments, labels = _ranked(segments, scores, labels, reference)
+    tolerance = 0.0 if strict or reference is not None else TIOU_TOLERANCE
+    first_rank = _first_rank_pairs if labels.is_cpu else _first_rank_padded
+    rank = first_rank(
+        segments.double(),
+        labels,
+        target_segments.double(),
+        target_labels,
+        _Reaches([level - tolerance for level in tiou], strict, reference),
+    )
+    budgets = [_slots(target_labels, budget) * n for n in k]
+    return rank.unsqueeze(2) < torch.stack(budgets, dim=2).unsqueeze(3)
 
 
 def moment_recall(
@@ -85,12 +108,14 @@ def moment_recall(
     k: Sequence[int] = (1, 5),
     tiou: Sequence[float] = (0.3, 0.5),
     budget: Budget = "per_gt",
-    strict: bool = False,
-    sort: bool = True,
+    strict: bool | None = None,
+    sort: bool | None = None,
+    reference: Reference | None = None,
 ) -> Tensor:
     """Share of ground-truth windows found, over all clips and labels together.
 
-    The arguments are those of :func:`recall_hits`.
+    The arguments are those of :func:`recall_hits`. ``reference="actionformer"`` gives
+    the mean of the recalls of the labels instead.
 
     :return: float64 ``(len(k), len(tiou))`` in [0, 1]; NaN if there is no ground
         truth.
@@ -106,37 +131,181 @@ def moment_recall(
         budget=budget,
         strict=strict,
         sort=sort,
+        reference=reference,
     )
-    return hits.sum(dim=(0, 1)).double() / (target_labels >= 0).sum()
+    counted = counted_labels(target_segments, target_labels, reference=reference)
+    if reference == "actionformer":
+        return grouped_recall(hits, counted).recall.mean(dim=0)
+    return hits.sum(dim=(0, 1)).double() / (counted >= 0).sum()
+
+
+class GroupedRecall(NamedTuple):
+    """Recall of each group of ground-truth windows.
+
+    :param recall: float64 ``(G, len(k), len(tiou))`` in [0, 1].
+    :param groups: numbers of the groups, ``(G,)`` ascending.
+    :param n_windows: ground-truth windows in each, ``(G,)``.
+    """
+
+    recall: Tensor
+    groups: Tensor
+    n_windows: Tensor
+
+
+def grouped_recall(hits: Tensor, groups: Tensor) -> GroupedRecall:
+    """Recall per label, query, template, clip or whatever else numbers the windows.
+
+    :param hits: what :func:`recall_hits` gave, ``(B, N, len(k), len(tiou))``.
+    :param groups: group of each ground-truth window, ``(B, N)`` integers, -1 for
+        windows that do not count;
+        :func:`~avalanche_vilco.evaluation.functional.references.counted_labels`
+        gives the labels with repeats left out.
+    :return: recall by group.
+    :raises ValueError: if the shapes do not fit.
+    """
+    if hits.shape[:2] != groups.shape:
+        raise ValueError(
+            f"expected groups of shape {tuple(hits.shape[:2])} but got "
+            f"{tuple(groups.shape)}"
+        )
+    counted = groups >= 0
+    names, place, n_windows = groups[counted].unique(
+        return_inverse=True, return_counts=True
+    )
+    found = hits.new_zeros((len(names), *hits.shape[2:]), dtype=torch.float64)
+    found.index_add_(0, place, hits[counted].double())
+    return GroupedRecall(found / n_windows.view(-1, 1, 1), names, n_windows)
+
+
+def top1_tiou(
+    segments: Tensor, scores: Tensor, target_segments: Tensor, *, sort: bool = True
+) -> Tensor:
+    """tIoU of the best prediction of each query that has one ground-truth window.
+
+    :param segments: predicted windows in seconds, ``(Q, M, 2)``.
+    :param scores: their scores, ``(Q, M)``; padding must not be first.
+    :param target_segments: the windows asked for, ``(Q, 2)``.
+    :param sort: False takes the first prediction, True the one of highest score.
+    :return: tIoU, float64 ``(Q,)``; 0 without predictions.
+    """
+    if segments.shape[1] == 0:
+        return torch.zeros(len(segments), dtype=torch.float64, device=segments.device)
+    if sort:
+        segments, _ = _ranked(segments, scores, torch.zeros_like(scores), None)
+    return tiou_of(segments[:, 0].double(), target_segments.double())
 
 
 def check_recall_options(
-    k: Sequence[int], tiou: Sequence[float], budget: Budget
+    k: Sequence[int],
+    tiou: Sequence[float],
+    budget: Budget,
+    reference: Reference | None = None,
 ) -> None:
     """Refuse budgets and thresholds that no recall is defined for.
 
     :param k: numbers of predictions to look at.
     :param tiou: thresholds.
     :param budget: how ``k`` is counted.
+    :param reference: name of a public evaluator.
     :raises ValueError: if one is empty or out of range.
     """
     if not k or any(n < 1 for n in k):
         raise ValueError(f"expected k of at least one number >= 1 but got {k}")
-    if not tiou or any(not 0 < level <= 1 for level in tiou):
-        raise ValueError(f"expected tiou of at least one number in (0, 1], got {tiou}")
+    check_tiou(tiou)
+    check_reference(reference)
     if budget not in ("per_gt", "fixed"):
         raise ValueError(f"expected budget 'per_gt' or 'fixed' but got {budget!r}")
 
 
-def _ranked(segments: Tensor, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    scores = scores.masked_fill(scores.isnan(), -torch.inf)
-    order = scores.argsort(dim=1, descending=True, stable=True)
+def _default(choice: bool | None, otherwise: bool) -> bool:
+    return otherwise if choice is None else choice
+
+
+def _ranked(
+    segments: Tensor, scores: Tensor, labels: Tensor, reference: Reference | None
+) -> tuple[Tensor, Tensor]:
+    order = best_first(scores, reference)
     return segments.take_along_dim(order.unsqueeze(2), 1), labels.gather(1, order)
+
+
+class _Reaches(NamedTuple):
+    """When a prediction finds a window."""
+
+    levels: list[float]
+    strict: bool
+    reference: Reference | None
+
+    def overlap(self, *ends: Tensor) -> Tensor:
+        """tIoU of predictions and targets, 0 for degenerate windows."""
+        if self.reference == "actionformer":
+            return summed_tiou(*ends).nan_to_num_(nan=0.0)
+        start, end, target_start, target_end = ends
+        given = torch.stack([start, end], dim=-1)
+        return tiou_of(given, torch.stack([target_start, target_end], dim=-1))
+
+    def hits(self, overlap: Tensor, level: float) -> Tensor:
+        """True where ``overlap`` is high enough."""
+        return overlap > level if self.strict else (overlap >= level) & (overlap > 0)
+
+
+def _first_rank_pairs(
+    segments: Tensor,
+    labels: Tensor,
+    target_segments: Tensor,
+    target_labels: Tensor,
+    reaches: _Reaches,
+) -> Tensor:
+    """Rank, in its label, of the first prediction that finds each window at each level.
+
+    :return: ``(B, N, T)``, a very high number where no prediction does.
+    """
+    prediction, target = pairs_of(labels, target_labels)
+    ends = [
+        column.flatten().index_select(0, prediction) for column in segments.unbind(2)
+    ]
+    ends += [
+        column.flatten().index_select(0, target) for column in target_segments.unbind(2)
+    ]
+    overlap = reaches.overlap(*ends)
+    clip = torch.arange(len(labels)).unsqueeze(1)
+    top = int(labels.max()) + 2 if labels.numel() else 1
+    rank = rank_in_groups((clip * top + labels + 1).flatten())
+    rank = rank.index_select(0, prediction)
+    first = torch.full((len(reaches.levels), target_labels.numel()), _NEVER)
+    for row, level in zip(first, reaches.levels, strict=True):
+        at = reaches.hits(overlap, level).nonzero().squeeze(1)
+        found, ranks = select(at, target, rank)
+        row.scatter_reduce_(0, found, ranks, "amin")
+    return first.T.view(*target_labels.shape, len(reaches.levels))
+
+
+def _first_rank_padded(
+    segments: Tensor,
+    labels: Tensor,
+    target_segments: Tensor,
+    target_labels: Tensor,
+    reaches: _Reaches,
+) -> Tensor:
+    """The same as :func:`_first_rank_pairs`, in fixed shapes."""
+    same = target_labels.unsqueeze(2) == labels.unsqueeze(1)
+    same &= (target_labels >= 0).unsqueeze(2)
+    overlap = reaches.overlap(
+        *torch.broadcast_tensors(
+            *segments.unsqueeze(1).unbind(3), *target_segments.unsqueeze(2).unbind(3)
+        )
+    )
+    rank = F.pad(_rank_within_label(labels), (0, 1), value=_NEVER).unsqueeze(1)
+    ranks = [
+        # One more prediction that finds nothing, so that a minimum exists without any.
+        torch.where(F.pad(same & reaches.hits(overlap, level), (0, 1)), rank, _NEVER)
+        for level in reaches.levels
+    ]
+    return torch.stack([each.amin(dim=2) for each in ranks], dim=2)
 
 
 def _rank_within_label(labels: Tensor) -> Tensor:
     """Number of earlier predictions with the same label, ``(B, M)``."""
-    order = labels.argsort(dim=1, stable=True)
+    order = by_number(labels)
     grouped = labels.gather(1, order)
     position = torch.arange(labels.shape[1], device=labels.device).expand_as(labels)
     is_first = torch.ones_like(labels, dtype=torch.bool)
@@ -150,36 +319,3 @@ def _slots(target_labels: Tensor, budget: Budget) -> Tensor:
     if budget == "fixed":
         return torch.ones_like(target_labels)
     return (target_labels.unsqueeze(2) == target_labels.unsqueeze(1)).sum(dim=2)
-
-
-def _best_within(overlap: Tensor, rank: Tensor, n_slots: Tensor) -> Tensor:
-    """Highest of ``overlap`` (B, N, M) among the first ``n_slots`` (B, N) ranks."""
-    within = rank.unsqueeze(1) < n_slots.unsqueeze(2)
-    return overlap.masked_fill(~within, 0.0).amax(dim=2)
-
-
-def _reaches(best: Tensor, level: float, strict: bool) -> Tensor:
-    if strict:
-        return best > level
-    return (best >= level - TIOU_TOLERANCE) & (best > 0)
-
-
-def _check_shapes(
-    segments: Tensor,
-    scores: Tensor,
-    labels: Tensor,
-    target_segments: Tensor,
-    target_labels: Tensor,
-) -> None:
-    n_clips = len(target_labels)
-    expected = {
-        "segments": (segments, (n_clips, *labels.shape[1:], 2)),
-        "scores": (scores, (n_clips, *labels.shape[1:])),
-        "labels": (labels, (n_clips, *labels.shape[1:])),
-        "target_segments": (target_segments, (*target_labels.shape, 2)),
-    }
-    for name, (value, shape) in expected.items():
-        if tuple(value.shape) != shape:
-            raise ValueError(
-                f"expected {name} of shape {shape} but got {tuple(value.shape)}"
-            )

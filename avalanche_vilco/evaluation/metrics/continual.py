@@ -9,6 +9,7 @@ from avalanche.evaluation.metric_results import MetricValue
 
 from avalanche_vilco.evaluation.functional.recall import Budget
 from avalanche_vilco.evaluation.matrix import TaskMatrix, Weights
+from avalanche_vilco.evaluation.metrics.emission import MetricState
 from avalanche_vilco.evaluation.metrics.recall import MomentRecall
 from avalanche_vilco.evaluation.metrics.strategy import (
     decoded,
@@ -41,7 +42,8 @@ class MomentTaskMatrix(PluginMetric[dict[str, TaskMatrix]]):
     ``BwF_Recall@1x_tIoU0.5`` (BwF_i, lower is better) are emitted, unless a cell they
     need is empty: ``matrices[...].missing()`` then tells which and why.
 
-    :param recall: the state to fill in each evaluated experience.
+    :param recall: the state to fill in each evaluated experience;
+        :class:`MomentRecall` or another one whose values are in [0, 1].
     :param n_experiences: size of the matrices; the length of the evaluated stream by
         default.
     :param stream: name of the stream that fills the matrices.
@@ -56,7 +58,7 @@ class MomentTaskMatrix(PluginMetric[dict[str, TaskMatrix]]):
 
     def __init__(
         self,
-        recall: MomentRecall,
+        recall: MetricState,
         *,
         n_experiences: int | None = None,
         stream: str = "test",

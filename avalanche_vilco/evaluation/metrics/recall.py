@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torchmetrics
 from avalanche.evaluation import PluginMetric
-from avalanche.evaluation.metric_results import MetricValue
 from torch import Tensor
 
 from avalanche_vilco.evaluation.functional.recall import (
@@ -18,13 +17,11 @@ from avalanche_vilco.evaluation.functional.recall import (
     check_recall_options,
     recall_hits,
 )
+from avalanche_vilco.evaluation.functional.references import Reference, counted_labels
+from avalanche_vilco.evaluation.metrics.emission import ExperienceValues, StreamValues
 from avalanche_vilco.evaluation.metrics.strategy import (
     MomentPredictions,
     MomentTargets,
-    decoded,
-    metric_value,
-    n_experiences_of,
-    release_decoded,
 )
 
 
@@ -38,8 +35,12 @@ class MomentRecall(torchmetrics.Metric):
     :param tiou: thresholds in (0, 1].
     :param budget: "per_gt" or "fixed", see
         :func:`~avalanche_vilco.evaluation.functional.recall.recall_hits`.
-    :param strict: True asks for tIoU above the threshold instead of at it.
-    :param sort: False ranks predictions in the order given.
+    :param strict: True asks for tIoU above the threshold instead of at it; None for
+        the rule of ``reference``.
+    :param sort: False ranks predictions in the order given; None for the rule of
+        ``reference``.
+    :param reference: "ego4d" or "vilco" to reproduce that evaluator, None for our own
+        rules.
     :param kwargs: options of ``torchmetrics.Metric``.
     :raises ValueError: if an option is out of range.
     """
@@ -57,14 +58,21 @@ class MomentRecall(torchmetrics.Metric):
         k: Sequence[int] = (1, 5),
         tiou: Sequence[float] = (0.3, 0.5),
         budget: Budget = "per_gt",
-        strict: bool = False,
-        sort: bool = True,
+        strict: bool | None = None,
+        sort: bool | None = None,
+        reference: Reference | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_recall_options(k, tiou, budget)
+        check_recall_options(k, tiou, budget, reference)
+        if reference == "actionformer":
+            raise ValueError(
+                "expected reference 'ego4d', 'vilco' or None but got 'actionformer', "
+                "whose mean over labels cannot be summed batch by batch; "
+                "moment_recall(..., reference='actionformer') gives it"
+            )
         self.k, self.tiou, self.budget = tuple(k), tuple(tiou), budget
-        self.strict, self.sort = strict, sort
+        self.strict, self.sort, self.reference = strict, sort, reference
         no_hits = torch.zeros(len(self.k), len(self.tiou), dtype=torch.long)
         self.add_state("hits", no_hits, dist_reduce_fx="sum")
         self.add_state("total", torch.tensor(0), dist_reduce_fx="sum")
@@ -88,9 +96,13 @@ class MomentRecall(torchmetrics.Metric):
             budget=self.budget,
             strict=self.strict,
             sort=self.sort,
+            reference=self.reference,
+        )
+        counted = counted_labels(
+            targets.segments_sec, targets.labels, reference=self.reference
         )
         self.hits += hits.sum(dim=(0, 1))
-        self.total += (targets.labels >= 0).sum()
+        self.total += (counted >= 0).sum()
 
     def compute(self) -> dict[str, float]:
         """Recall by name, all NaN if there was no ground truth.
@@ -115,64 +127,17 @@ class MomentRecall(torchmetrics.Metric):
         return [f"Recall@{k}{times}_tIoU{level}" for k in self.k for level in levels]
 
 
-class _RecallPlugin(PluginMetric[dict[str, float]]):
-    """What the two levels share: counting hits in every evaluated mini-batch."""
-
-    def __init__(self, recall: MomentRecall) -> None:
-        super().__init__()
-        self._recall = recall
-
-    def reset(self) -> None:
-        """Forget the hits counted so far."""
-        self._recall.reset()
-
-    def result(self) -> dict[str, float]:
-        """Recall by name since the last reset.
-
-        :return: floats in [0, 1], NaN without ground truth.
-        """
-        if not self._recall.update_called:
-            return dict.fromkeys(self._recall.names, float("nan"))
-        return self._recall.compute()
-
-    def after_eval_iteration(self, strategy: Any) -> None:
-        """Count the hits of the current mini-batch.
-
-        :param strategy: strategy in its evaluation loop.
-        """
-        self._recall.update(*decoded(strategy))
-
-
-class ExperienceRecall(_RecallPlugin):
+class ExperienceRecall(ExperienceValues):
     """Recall on each evaluated experience.
 
     :param recall: the state to fill.
     """
 
-    def before_eval_exp(self, strategy: Any) -> None:
-        """Start a new experience.
-
-        :param strategy: strategy in its evaluation loop.
-        """
-        self.reset()
-
-    def after_eval_exp(self, strategy: Any) -> list[MetricValue]:
-        """Emit the recall on the experience.
-
-        :param strategy: strategy in its evaluation loop.
-        :return: one value per k and threshold.
-        """
-        release_decoded(strategy)
-        return [
-            metric_value(self, f"{name}_Exp", value, strategy, experience=True)
-            for name, value in self.result().items()
-        ]
-
-    def __str__(self) -> str:
-        return "Recall_Exp"
+    def __init__(self, recall: MomentRecall) -> None:
+        super().__init__(recall, "Recall")
 
 
-class StreamRecall(_RecallPlugin):
+class StreamRecall(StreamValues):
     """Recall on all windows of the evaluated experiences together.
 
     Every window weighs the same, whatever its experience. If only a part of the
@@ -182,47 +147,7 @@ class StreamRecall(_RecallPlugin):
     """
 
     def __init__(self, recall: MomentRecall) -> None:
-        super().__init__(recall)
-        self._evaluated: set[int] = set()
-
-    def before_eval(self, strategy: Any) -> None:
-        """Start a new evaluation.
-
-        :param strategy: strategy in its evaluation loop.
-        """
-        self.reset()
-        self._evaluated.clear()
-
-    def after_eval_exp(self, strategy: Any) -> None:
-        """Note that the experience was evaluated.
-
-        :param strategy: strategy in its evaluation loop.
-        """
-        release_decoded(strategy)
-        self._evaluated.add(strategy.experience.current_experience)
-
-    def after_eval(self, strategy: Any) -> list[MetricValue]:
-        """Emit the recall on the experiences evaluated.
-
-        :param strategy: strategy at the end of its evaluation loop.
-        :return: one value per k and threshold, none if nothing was evaluated.
-        """
-        if not self._evaluated:
-            return []
-        suffix = f"Stream{self._coverage(strategy.experience.origin_stream)}"
-        return [
-            metric_value(self, f"{name}_{suffix}", value, strategy, experience=False)
-            for name, value in self.result().items()
-        ]
-
-    def _coverage(self, stream: Any) -> str:
-        n_all = n_experiences_of(stream)
-        if n_all is None or len(self._evaluated) >= n_all:
-            return ""
-        return f"_{len(self._evaluated)}of{n_all}"
-
-    def __str__(self) -> str:
-        return "Recall_Stream"
+        super().__init__(recall, "Recall")
 
 
 def recall_metrics(
@@ -230,6 +155,7 @@ def recall_metrics(
     k: Sequence[int] = (1, 5),
     tiou: Sequence[float] = (0.3, 0.5),
     budget: Budget = "per_gt",
+    reference: Reference | None = None,
     experience: bool = True,
     stream: bool = True,
 ) -> list[PluginMetric[dict[str, float]]]:
@@ -238,14 +164,15 @@ def recall_metrics(
     :param k: numbers of predictions to look at.
     :param tiou: thresholds in (0, 1].
     :param budget: "per_gt" for Ego4D's R@kx, "fixed" for R@k.
+    :param reference: "ego4d" or "vilco" to reproduce that evaluator.
     :param experience: True logs the recall on each experience.
     :param stream: True logs the recall on all evaluated experiences together.
     :return: plugins for ``EvaluationPlugin``.
     :raises ValueError: if an option is out of range.
     """
     plugins: list[PluginMetric[dict[str, float]]] = []
-    if experience:
-        plugins.append(ExperienceRecall(MomentRecall(k=k, tiou=tiou, budget=budget)))
-    if stream:
-        plugins.append(StreamRecall(MomentRecall(k=k, tiou=tiou, budget=budget)))
+    for wanted, plugin in ((experience, ExperienceRecall), (stream, StreamRecall)):
+        if wanted:
+            state = MomentRecall(k=k, tiou=tiou, budget=budget, reference=reference)
+            plugins.append(plugin(state))
     return plugins

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from avalanche_vilco.evaluation.functional import recall as module
 from avalanche_vilco.evaluation.functional.recall import moment_recall, recall_hits
 
 ORACLE_CASES = (
@@ -70,8 +71,7 @@ def test_official_rule_gives_the_official_numbers(shared_dir, number, evaluator)
         *oracle_batch(case),
         k=expected["k"],
         tiou=expected["tious"],
-        strict=True,
-        sort=False,
+        reference="ego4d" if evaluator == "official_retrieval" else "vilco",
     )
     table = torch.tensor(
         [[math.nan if x is None else x for x in row] for row in expected["recall"]],
@@ -93,7 +93,9 @@ score = st.integers(1, 20).map(lambda tenths: tenths / 20)
 scored_window = st.tuples(window, score).map(
     lambda drawn: (*drawn[0][:2], drawn[1], drawn[0][2])
 )
-clip = st.tuples(st.lists(scored_window, max_size=12), st.lists(window, max_size=5))
+clip = st.tuples(
+    st.lists(scored_window, max_size=12), st.lists(window, max_size=5, unique=True)
+)
 clips = st.lists(clip, min_size=1, max_size=4)
 budgets = st.sampled_from(["per_gt", "fixed"])
 
@@ -123,7 +125,9 @@ def test_hits_equal_a_plain_loop(drawn, budget, k, tiou):
         assert not row[len(targets) :].any()
 
 
-@given(st.lists(st.lists(window, max_size=5), min_size=1, max_size=4), budgets)
+@given(
+    st.lists(st.lists(window, max_size=5, unique=True), min_size=1, max_size=4), budgets
+)
 def test_ground_truth_as_prediction_is_found_at_every_threshold(targets, budget):
     # With a fixed budget every window of a label needs a place of its own.
     k = [1] if budget == "per_gt" else [5]
@@ -276,3 +280,14 @@ def test_functions_and_matrix_load_without_avalanche():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert ran.stdout.split() == ["False", "False"]
+
+
+@given(clips, budgets, st.sampled_from([None, "ego4d", "actionformer"]))
+def test_the_fixed_shape_form_for_gpus_finds_the_same_windows(drawn, budget, reference):
+    arguments = batch_of(*zip(*drawn, strict=True))
+    options = {"k": (1, 2, 5), "tiou": (0.1, 0.5, 1.0), "budget": budget}
+    sparse = recall_hits(*arguments, reference=reference, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_first_rank_pairs", module._first_rank_padded)
+        dense = recall_hits(*arguments, reference=reference, **options)
+    assert torch.equal(sparse, dense)

@@ -1,0 +1,39 @@
+"""Frozen video features on disk, read lazily through one protocol.
+
+:func:`open_features` opens a folder, a packed file, an LMDB or a list of these.
+"""
+
+from avalanche_vilco.data.features.concatenated import ConcatFeatures
+from avalanche_vilco.data.features.database import LmdbFeatures, pack_features_lmdb
+from avalanche_vilco.data.features.files import SUFFIXES
+from avalanche_vilco.data.features.folder import FeatureFolder
+from avalanche_vilco.data.features.grid import GridFeatures, resize_steps
+from avalanche_vilco.data.features.packed import PackedFeatures, pack_features
+from avalanche_vilco.data.features.parent import ParentCut, ParentFeatures
+from avalanche_vilco.data.features.shuffled import ShuffledFeatures
+from avalanche_vilco.data.features.sources import FeatureSource, open_features
+from avalanche_vilco.data.features.store import (
+    LENGTH_TOLERANCE_STEPS,
+    FeatureStore,
+    StoredFeatures,
+)
+
+__all__ = [
+    "LENGTH_TOLERANCE_STEPS",
+    "SUFFIXES",
+    "ConcatFeatures",
+    "FeatureFolder",
+    "FeatureSource",
+    "FeatureStore",
+    "GridFeatures",
+    "LmdbFeatures",
+    "PackedFeatures",
+    "ParentCut",
+    "ParentFeatures",
+    "ShuffledFeatures",
+    "StoredFeatures",
+    "open_features",
+    "pack_features",
+    "pack_features_lmdb",
+    "resize_steps",
+]

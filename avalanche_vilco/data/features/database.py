@@ -1,0 +1,229 @@
+"""Features in an LMDB database: raw arrays, or the npz form of public code."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import uuid
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from avalanche_vilco.data.errors import DataError, FeatureError
+from avalanche_vilco.data.features.npz import npz_array, npz_header
+from avalanche_vilco.data.features.packed import plan_packing, read_all
+from avalanche_vilco.data.features.store import FeatureStore, Header, StoredFeatures
+from avalanche_vilco.data.handles import PerProcess, open_lmdb
+
+DATA_FILE = "data.mdb"
+
+_RAW = struct.Struct("<4sBxxxIId8x")
+"""Magic, dtype, steps, channels, time scale: 32 bytes in front of a raw array."""
+
+_RAW_MAGIC = b"AVF1"
+_ZIP_MAGIC = b"PK"
+_DTYPES: dict[int, np.dtype] = {1: np.dtype("<f4"), 2: np.dtype("<f2")}
+_CODES = {torch.float32: 1, torch.float16: 2}
+
+
+class LmdbFeatures(StoredFeatures):
+    """An LMDB with a value a clip, the clip's uid its key.
+
+    A value is an array as :func:`pack_features_lmdb` writes it, or an npz archive
+    with ``token_features`` or ``features``, the form of public code; uncompressed
+    archives are read in place. The database is opened once a process, read-only,
+    without locks (it may lie on a read-only or network file system) and with the
+    system's readahead, which cold reads need.
+
+    A truncated file is refused; pages that were damaged inside are not detected,
+    since LMDB has no checksums.
+
+    :param path: folder with ``data.mdb``, or a database file without folder.
+    :raises FileNotFoundError: no database there.
+    :raises ImportError: the package ``lmdb`` is not installed.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        super().__init__(path)
+        _lmdb()
+        if not self._data_file.is_file():
+            raise FileNotFoundError(f"no LMDB at {self.source}: no {self._data_file}")
+        self._opened = PerProcess(partial(_Opened, self._data_file))
+
+    def locate(self, clip_id: str) -> str:
+        """File and key; :class:`FeatureError` if the database has no such key."""
+        self._value(clip_id)
+        return f"{self._data_file}[{clip_id}]"
+
+    def missing(self, clip_ids: Iterable[str]) -> list[str]:
+        """Clips that are no key of the database."""
+        database = self._database
+        return [clip_id for clip_id in clip_ids if database.get(clip_id) is None]
+
+    def time_scale(self, clip_id: str) -> float:
+        """As noted when a raw array was packed, 1.0 otherwise."""
+        value = self._value(clip_id)
+        with self._named(clip_id):
+            return _raw_fields(value)[3] if _is_raw(value) else 1.0
+
+    def _check_source(self) -> None:
+        _ = self._database
+
+    def _header(self, clip_id: str) -> Header:
+        value = self._value(clip_id)
+        if value[:2] == _ZIP_MAGIC:
+            shape, dtype = npz_header(value)
+        else:
+            raw = self._stored(clip_id)
+            shape, dtype = raw.shape, raw.dtype
+        return Header(shape, np.issubdtype(dtype, np.floating))
+
+    def _stored(self, clip_id: str) -> np.ndarray:
+        value = self._value(clip_id)
+        if _is_raw(value):
+            return _raw_array(value)
+        if value[:2] == _ZIP_MAGIC:
+            return npz_array(value)
+        raise ValueError(f"the value of {clip_id} is neither a raw array nor an npz")
+
+    def _value(self, clip_id: str) -> memoryview:
+        value = self._database.get(clip_id)
+        if value is None:
+            raise self._fault(f"{clip_id}: no key {clip_id!r} in {self._data_file}")
+        return value
+
+    @property
+    def _data_file(self) -> Path:
+        return self.source / DATA_FILE if self.source.is_dir() else self.source
+
+    @property
+    def _database(self) -> _Opened:
+        try:
+            return self._opened.get()
+        except DataError as error:
+            raise self._fault(str(error)) from error
+
+
+class _Opened:
+    """An open database and one transaction, which keeps values mapped."""
+
+    def __init__(self, file: Path) -> None:
+        environment = open_lmdb(file)
+        self.transaction = environment.begin(buffers=True)
+        self.max_key_bytes = environment.max_key_size()
+
+    def get(self, clip_id: str) -> memoryview | None:
+        key = clip_id.encode()
+        if not 0 < len(key) <= self.max_key_bytes:
+            return None
+        return self.transaction.get(key)
+
+
+def _lmdb() -> ModuleType:
+    try:
+        import lmdb
+    except ImportError as error:
+        raise ImportError(
+            "features in an LMDB need the package lmdb, an optional extra: "
+            "pip install avalanche-vilco[lmdb]"
+        ) from error
+    return lmdb
+
+
+def _is_raw(value: memoryview) -> bool:
+    return value[:4] == _RAW_MAGIC
+
+
+def _raw_fields(value: memoryview) -> tuple[np.dtype, int, int, float]:
+    if len(value) < _RAW.size:
+        raise ValueError(f"expected a header of {_RAW.size} bytes, got {len(value)}")
+    _, code, steps, channels, scale = _RAW.unpack_from(value)
+    if code not in _DTYPES:
+        raise ValueError(f"expected dtype code in {list(_DTYPES)} but got {code}")
+    if not 0 < scale < float("inf"):
+        raise ValueError(f"expected a positive time scale but got {scale}")
+    return _DTYPES[code], steps, channels, scale
+
+
+def _raw_array(value: memoryview) -> np.ndarray:
+    dtype, steps, channels, _ = _raw_fields(value)
+    expected = steps * channels * dtype.itemsize
+    if len(value) - _RAW.size != expected:
+        raise ValueError(
+            f"expected {expected} bytes for shape {(steps, channels)} but got "
+            f"{len(value) - _RAW.size}"
+        )
+    return np.frombuffer(value, dtype, offset=_RAW.size).reshape(steps, channels)
+
+
+def pack_features_lmdb(
+    store: FeatureStore,
+    clip_ids: Iterable[str],
+    path: Path | str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    show_progress: bool = False,
+) -> Path:
+    """Copy features of any store into an LMDB of raw arrays.
+
+    One clip at a time is in memory. The folder appears under its name when it is
+    complete. :func:`pack_features` writes a safetensors file, which reads faster.
+
+    :param store: where features are read.
+    :param clip_ids: clips to copy; doubled ids count once.
+    :param path: folder to make.
+    :param dtype: ``torch.float32`` or ``torch.float16``, half the size.
+    :param show_progress: print a progress bar.
+    :return: the path.
+    :raises FeatureError: clips are missing or damaged (all are listed before
+        anything is written), non-finite, or too large for float16.
+    :raises FileExistsError: there is something at ``path``.
+    :raises ImportError: the package ``lmdb`` is not installed.
+    :raises ValueError: another dtype, no clip, or an id that is too long a key.
+    """
+    path = Path(path)
+    plan = plan_packing(store, clip_ids, path, dtype)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.unfinished")
+    try:
+        _write(store, plan, unfinished, dtype, show_progress)
+        unfinished.rename(path)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return path
+
+
+def _write(
+    store: FeatureStore,
+    plan: dict[str, tuple[int, int]],
+    folder: Path,
+    dtype: torch.dtype,
+    show_progress: bool,
+) -> None:
+    n_bytes = sum(t * c * dtype.itemsize + 2**14 for t, c in plan.values())
+    environment = _lmdb().open(str(folder), map_size=n_bytes + 2**26, sync=False)
+    with environment:
+        steps = read_all(store, plan, dtype, show_progress)
+        for clip_id, features in zip(plan, steps, strict=True):
+            fields = *plan[clip_id], store.time_scale(clip_id)
+            header = _RAW.pack(_RAW_MAGIC, _CODES[dtype], *fields)
+            # A transaction a clip: one for all would hold every page in memory.
+            with environment.begin(write=True) as transaction:
+                value = header + features.numpy().tobytes()
+                if not transaction.put(_key(environment, clip_id), value):
+                    raise FeatureError(folder, [f"{clip_id}: not written"], "disk?")
+        environment.sync(True)
+    (folder / "lock.mdb").unlink(missing_ok=True)
+
+
+def _key(environment: Any, clip_id: str) -> bytes:
+    key = clip_id.encode()
+    if not 0 < len(key) <= environment.max_key_size():
+        limit = environment.max_key_size()
+        raise ValueError(f"expected an id of 1 to {limit} bytes but got {clip_id!r}")
+    return key

@@ -1,0 +1,79 @@
+"""A folder with one feature file a clip."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from avalanche_vilco.data.features.files import SUFFIXES, file_header, map_file
+from avalanche_vilco.data.features.store import Header, StoredFeatures
+
+_PLAIN_NAME = re.compile(r"[^./\\:\0][^/\\:\0]{0,199}")
+
+
+class FeatureFolder(StoredFeatures):
+    """A folder with one file a clip: ``<clip_uid>.pt``, ``.npy`` or ``.safetensors``.
+
+    Files hold one floating tensor (T, C), T steps of C channels; float16, bfloat16
+    and float64 are read as float32. ``.npy`` and ``.pt`` are memory-mapped, ``.pt``
+    with ``weights_only=True``; a ``.safetensors`` file holds one tensor of any key.
+    Two files of one clip are an error: which one is meant cannot be known. An id
+    that is no plain file name is refused, so that nothing outside is read.
+
+    :param folder: the folder.
+    :raises FileNotFoundError: no such folder.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        super().__init__(folder)
+        if not self.folder.is_dir():
+            raise FileNotFoundError(
+                f"no feature folder at {self.folder}; pass features=FOLDER with one "
+                f"file a clip (<clip_uid> + {', '.join(SUFFIXES)})"
+            )
+
+    @property
+    def folder(self) -> Path:
+        """The folder."""
+        return self.source
+
+    def path(self, clip_id: str) -> Path | None:
+        """The file of a clip, or None.
+
+        :param clip_id: clip uid.
+        :raises FeatureError: the clip has several files, or its id could name a
+            file outside the folder.
+        """
+        if not _PLAIN_NAME.fullmatch(clip_id):
+            raise self._fault(f"{clip_id!r}: refused, the id is no plain file name")
+        paths = [self.folder / f"{clip_id}{suffix}" for suffix in SUFFIXES]
+        found = [path for path in paths if path.is_file()]
+        if len(found) > 1:
+            names = " and ".join(path.name for path in found)
+            raise self._fault(f"{clip_id}: has {names}; leave one")
+        return found[0] if found else None
+
+    def locate(self, clip_id: str) -> str:
+        """Path of a clip's file; :class:`FeatureError` if there is none."""
+        return str(self._existing(clip_id))
+
+    def missing(self, clip_ids: Iterable[str]) -> list[str]:
+        """Clips that have no file."""
+        stems = {p.stem for p in self.folder.iterdir() if p.suffix in SUFFIXES}
+        return [clip_id for clip_id in clip_ids if clip_id not in stems]
+
+    def _header(self, clip_id: str) -> Header:
+        return file_header(self._existing(clip_id))
+
+    def _stored(self, clip_id: str) -> Tensor | np.ndarray:
+        return map_file(self._existing(clip_id))
+
+    def _existing(self, clip_id: str) -> Path:
+        path = self.path(clip_id)
+        if path is None:
+            raise self._fault(f"{clip_id}: no file {clip_id}{'|'.join(SUFFIXES)}")
+        return path

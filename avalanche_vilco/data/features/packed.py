@@ -1,0 +1,237 @@
+"""All features in one safetensors file, memory-mapped."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from avalanche_vilco.data.errors import FeatureError
+from avalanche_vilco.data.features.files import slice_header
+from avalanche_vilco.data.features.store import FeatureStore, Header, StoredFeatures
+from avalanche_vilco.data.handles import PerProcess
+
+_TIME_SCALES = "time_scales"
+"""Metadata entry: JSON of clip uid -> scale, of clips that were resized."""
+
+_DTYPES = {torch.float32: "F32", torch.float16: "F16"}
+_RESERVED_KEY = "__metadata__"
+
+
+class PackedFeatures(StoredFeatures):
+    """One safetensors file with a tensor (T, C) a clip, the clip's uid its key.
+
+    The file is mapped once a process and a window copies its own bytes only.
+    :func:`pack_features` writes such files.
+
+    :param file: the file.
+    :raises FileNotFoundError: no such file.
+    """
+
+    def __init__(self, file: Path | str) -> None:
+        super().__init__(file)
+        if not self.source.is_file():
+            raise FileNotFoundError(
+                f"no feature file at {self.source}; pack_features() writes one"
+            )
+        self._opened = PerProcess(partial(_Opened, self.source))
+
+    def locate(self, clip_id: str) -> str:
+        """File and key; :class:`FeatureError` if the file has no such key."""
+        self._check_key(clip_id)
+        return f"{self.source}[{clip_id}]"
+
+    def missing(self, clip_ids: Iterable[str]) -> list[str]:
+        """Clips that are no key of the file."""
+        keys = self._file.keys
+        return [clip_id for clip_id in clip_ids if clip_id not in keys]
+
+    def time_scale(self, clip_id: str) -> float:
+        """As noted when the features were packed, 1.0 otherwise."""
+        return self._file.time_scales.get(clip_id, 1.0)
+
+    def _check_source(self) -> None:
+        _ = self._file
+
+    def _header(self, clip_id: str) -> Header:
+        self._check_key(clip_id)
+        return slice_header(self._file.handle.get_slice(clip_id))
+
+    def _stored(self, clip_id: str) -> Tensor:
+        self._check_key(clip_id)
+        return self._file.handle.get_tensor(clip_id)
+
+    def _check_key(self, clip_id: str) -> None:
+        if clip_id not in self._file.keys:
+            raise self._fault(f"{clip_id}: no key {clip_id!r} in {self.source.name}")
+
+    @property
+    def _file(self) -> _Opened:
+        try:
+            return self._opened.get()
+        except Exception as error:  # also a JSON error of the metadata
+            first = str(error).partition("\n")[0]
+            problem = "is damaged, truncated or no safetensors file"
+            raise self._fault(f"{self.source}: {problem}: {first}") from error
+
+
+class _Opened:
+    def __init__(self, path: Path) -> None:
+        self.handle = safe_open(path, framework="pt").__enter__()
+        self.keys = frozenset(self.handle.keys())
+        scales = json.loads((self.handle.metadata() or {}).get(_TIME_SCALES, "{}"))
+        self.time_scales = {str(key): float(scale) for key, scale in scales.items()}
+        if not all(math.isfinite(x) and x > 0 for x in self.time_scales.values()):
+            raise ValueError("a time scale in the metadata is not positive")
+
+
+def pack_features(
+    store: FeatureStore,
+    clip_ids: Iterable[str],
+    path: Path | str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    show_progress: bool = False,
+) -> Path:
+    """Copy features of any store into one file for :class:`PackedFeatures`.
+
+    One clip at a time is in memory. The file appears under its name when it is
+    complete. Features resized by :class:`GridFeatures` keep their timeline.
+
+    :param store: where features are read.
+    :param clip_ids: clips to copy, in this order; doubled ids count once.
+    :param path: file to write, ``.safetensors``.
+    :param dtype: ``torch.float32`` or ``torch.float16``, half the size.
+    :param show_progress: print a progress bar.
+    :return: the path.
+    :raises FeatureError: clips are missing or damaged (all are listed before
+        anything is written), non-finite, or too large for float16.
+    :raises FileExistsError: there is something at ``path``.
+    :raises ValueError: another suffix or dtype, or no clip.
+    """
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise ValueError(f"expected a .safetensors path but got {path.name!r}")
+    plan = plan_packing(store, clip_ids, path, dtype)
+    if _RESERVED_KEY in plan:
+        raise ValueError(f"{_RESERVED_KEY!r} is reserved and cannot be a clip's uid")
+    with _atomic(path) as file:
+        file.write(_file_header(store, plan, dtype))
+        for features in read_all(store, plan, dtype, show_progress):
+            features.numpy().tofile(file)
+    return path
+
+
+def plan_packing(
+    store: FeatureStore, clip_ids: Iterable[str], path: Path, dtype: torch.dtype
+) -> dict[str, tuple[int, int]]:
+    """Shapes of all clips to pack; refuses before anything is written.
+
+    :return: clip uid -> (T, C), in the order asked.
+    :raises FeatureError: clips are missing, damaged or of different widths.
+    :raises FileExistsError: there is something at ``path``.
+    :raises ValueError: another dtype, or no clip.
+    """
+    if dtype not in _DTYPES:
+        raise ValueError(f"expected torch.float32 or torch.float16 but got {dtype}")
+    if path.exists():
+        raise FileExistsError(f"{path} exists; remove it or choose another path")
+    plan: dict[str, tuple[int, int]] = {}
+    faults: list[str] = []
+    for clip_id in dict.fromkeys(clip_ids):
+        try:
+            plan[clip_id] = store.shape(clip_id)
+        except FeatureError as error:
+            faults += error.faults
+    faults += _width_faults(store, plan)
+    if faults:
+        raise FeatureError(path, faults, "nothing was written; mend these first")
+    if not plan:
+        raise ValueError("expected at least one clip to pack but got none")
+    return plan
+
+
+def read_all(
+    store: FeatureStore,
+    plan: dict[str, tuple[int, int]],
+    dtype: torch.dtype,
+    show_progress: bool,
+) -> Iterator[Tensor]:
+    """Features of planned clips, one after the other, in ``dtype``.
+
+    :raises FeatureError: a clip has changed since, is non-finite or too large for
+        float16.
+    """
+    from tqdm import tqdm
+
+    for clip_id in tqdm(plan, unit="clip", disable=not show_progress):
+        features = store.read(clip_id).to(dtype).contiguous()
+        problem = None
+        if tuple(features.shape) != plan[clip_id]:
+            problem = f"expected shape {plan[clip_id]} but got {(*features.shape,)}"
+        elif not bool(features.isfinite().all()):
+            problem = f"holds values too large for {dtype}"
+        if problem:
+            fault = f"{clip_id}: {store.locate(clip_id)}: {problem}"
+            raise FeatureError(store.locate(clip_id), [fault], "packing was stopped")
+        yield features
+
+
+def _width_faults(store: FeatureStore, plan: dict[str, tuple[int, int]]) -> list[str]:
+    widths: Sequence[int] = [channels for _, channels in plan.values()]
+    if len(set(widths)) <= 1:
+        return []
+    usual = max(sorted(set(widths)), key=list(widths).count)
+    return [
+        f"{clip_id}: {store.locate(clip_id)}: expected {usual} channels as in the "
+        f"other files but got {channels}"
+        for clip_id, (_, channels) in plan.items()
+        if channels != usual
+    ]
+
+
+def _file_header(
+    store: FeatureStore, plan: dict[str, tuple[int, int]], dtype: torch.dtype
+) -> bytes:
+    entries: dict[str, Any] = {_RESERVED_KEY: {"format": "pt"}}
+    scales = {clip_id: store.time_scale(clip_id) for clip_id in plan}
+    resized = {clip_id: scale for clip_id, scale in scales.items() if scale != 1.0}
+    if resized:
+        entries[_RESERVED_KEY][_TIME_SCALES] = json.dumps(resized)
+    end = 0
+    for clip_id, shape in plan.items():
+        start, end = end, end + math.prod(shape) * dtype.itemsize
+        entries[clip_id] = {
+            "dtype": _DTYPES[dtype],
+            "shape": shape,
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    # Padded so that the tensors start aligned, as the format advises.
+    text += b" " * (-len(text) % 64)
+    return len(text).to_bytes(8, "little") + text
+
+
+@contextmanager
+def _atomic(path: Path) -> Iterator[BinaryIO]:
+    """A file that gets its name when it is complete and on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.unfinished")
+    try:
+        with unfinished.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,183 @@
+"""Features of whole videos, cut to the clips that were annotated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+from avalanche_vilco.data.errors import FeatureError
+from avalanche_vilco.data.features.store import (
+    LENGTH_TOLERANCE_STEPS,
+    FeatureStore,
+    check_window,
+    faults_of,
+)
+from avalanche_vilco.ops.timeline import seconds_to_grid
+
+
+class ParentCut(NamedTuple):
+    """Which part of a video a clip is."""
+
+    video_id: str
+    """Key of the video in the store of videos."""
+    start_sec: float
+    """Start of the clip, seconds of the video (``parent_start_sec``)."""
+    end_sec: float
+    """End of the clip, seconds of the video (``parent_end_sec``)."""
+    features_per_sec: float
+    """Steps a second, the annotation's ``fps``."""
+
+    @property
+    def first(self) -> int:
+        """The video's step that is nearest to the clip's first."""
+        return self._step(self.start_sec)
+
+    @property
+    def stop(self) -> int:
+        """The video's step after the clip's last."""
+        return self._step(self.end_sec)
+
+    def _step(self, seconds: float) -> int:
+        # A window of 0 frames: step edges are counted here, not their middles.
+        return round(seconds_to_grid(seconds, self.features_per_sec, window_frames=0.0))
+
+
+class ParentFeatures:
+    """Clips cut from the features of their parent videos.
+
+    Step g of a clip is step ``first + g`` of its video, ``first`` the nearest to
+    ``start_sec * features_per_sec``: its time is right to half a step, and the clip
+    has as many steps as its seconds times the rate, or one more or less.
+
+    :param videos: store whose ids are video uids, in any format.
+    :param cuts: clip uid -> :class:`ParentCut` or a tuple of its fields.
+    :raises ValueError: a cut is not 0 <= start < end, or its rate not positive.
+    """
+
+    def __init__(
+        self,
+        videos: FeatureStore,
+        cuts: Mapping[str, tuple[str, float, float, float]],
+    ) -> None:
+        self.videos = videos
+        self.cuts = {clip_id: ParentCut(*cut) for clip_id, cut in cuts.items()}
+        for clip_id, cut in self.cuts.items():
+            _check_cut(clip_id, cut)
+
+    @property
+    def width(self) -> int:
+        """Channels of a step; known after :meth:`preflight`."""
+        return self.videos.width
+
+    def shape(self, clip_id: str) -> tuple[int, int]:
+        """Steps and channels of a clip, (T, C).
+
+        :raises FeatureError: the video is missing, damaged or ends before the clip.
+        """
+        cut = self._cut(clip_id)
+        steps, channels = self.videos.shape(cut.video_id)
+        if cut.first >= steps:
+            raise self._fault(clip_id, f"starts at step {cut.first} of {steps}")
+        return min(cut.stop, steps) - cut.first, channels
+
+    def read(self, clip_id: str, start: int = 0, stop: int | None = None) -> Tensor:
+        """Features of a clip, (T, C) float32, or the window of it.
+
+        :raises FeatureError: the video is missing, damaged, non-finite or ends
+            before the clip.
+        """
+        check_window(start, stop)
+        cut = self._cut(clip_id)
+        end = cut.stop if stop is None else min(cut.first + stop, cut.stop)
+        first = min(cut.first + start, end)
+        features = self.videos.read(cut.video_id, first, end)
+        if not len(features) and end > first == cut.first:
+            raise self._fault(clip_id, f"has no step {first}")
+        return features
+
+    def missing(self, clip_ids: Iterable[str]) -> list[str]:
+        """Clips without a cut or whose video is missing."""
+        asked = list(clip_ids)
+        videos = {self.cuts[i].video_id for i in asked if i in self.cuts}
+        gone = set(self.videos.missing(sorted(videos)))
+        return [i for i in asked if i not in self.cuts or self.cuts[i].video_id in gone]
+
+    def preflight(
+        self,
+        expected_steps: Mapping[str, float],
+        *,
+        tolerance: float = LENGTH_TOLERANCE_STEPS,
+    ) -> None:
+        """Check every clip's video before training and list all faults at once.
+
+        :param expected_steps: clip uid -> duration x features a second.
+        :param tolerance: accepted difference between steps found and expected.
+        :raises FeatureError: a video is missing, damaged, of another width or ends
+            before its clip, or a cut has not the clip's length.
+        """
+        faults: list[str] = []
+        lengths: dict[str, float] = {}
+        for clip_id, expected in expected_steps.items():
+            try:
+                steps, _ = self.shape(clip_id)
+                lengths[self.cuts[clip_id].video_id] = self._video_steps(clip_id)
+            except FeatureError as error:
+                faults += error.faults
+                continue
+            if abs(steps - expected) > tolerance:
+                faults.append(self._length_fault(clip_id, steps, expected))
+        # Lengths are those found: what remains to be checked is the common width.
+        faults += faults_of(self.videos, lengths, tolerance)
+        if faults:
+            raise FeatureError("parent videos", list(dict.fromkeys(faults)), _HINT)
+
+    def time_scale(self, clip_id: str) -> float:
+        """1.0: clips are cut at the rate of their video."""
+        return 1.0
+
+    def locate(self, clip_id: str) -> str:
+        """The video's place with the steps of the clip."""
+        cut = self._cut(clip_id)
+        return f"{self.videos.locate(cut.video_id)}[{cut.first}:{cut.stop}]"
+
+    def _video_steps(self, clip_id: str) -> int:
+        return self.videos.shape(self.cuts[clip_id].video_id)[0]
+
+    def _cut(self, clip_id: str) -> ParentCut:
+        if clip_id not in self.cuts:
+            fault = f"{clip_id}: no record says which part of which video it is"
+            raise FeatureError("parent videos", [fault], _HINT)
+        cut = self.cuts[clip_id]
+        if self.videos.time_scale(cut.video_id) != 1.0:
+            fault = f"{clip_id}: its video is resized; cut first, then resize clips"
+            raise FeatureError("parent videos", [fault], _HINT)
+        return cut
+
+    def _fault(self, clip_id: str, problem: str) -> FeatureError:
+        where = self.videos.locate(self.cuts[clip_id].video_id)
+        return FeatureError("parent videos", [f"{clip_id}: {where}: {problem}"], _HINT)
+
+    def _length_fault(self, clip_id: str, steps: int, expected: float) -> str:
+        return (
+            f"{clip_id}: {self.locate(clip_id)}: expected {expected:.1f} steps but "
+            f"the video's {self._video_steps(clip_id)} leave {steps}"
+        )
+
+
+_HINT = (
+    "extract or copy these files again, or compare parent_start_sec, parent_end_sec "
+    "and fps of the annotation with the video"
+)
+
+
+def _check_cut(clip_id: str, cut: ParentCut) -> None:
+    numbers = (cut.start_sec, cut.end_sec, cut.features_per_sec)
+    is_sound = all(map(math.isfinite, numbers)) and cut.features_per_sec > 0
+    if not (is_sound and 0 <= cut.start_sec < cut.end_sec):
+        raise ValueError(
+            f"clip {clip_id}: expected 0 <= start_sec < end_sec and a positive rate "
+            f"but got {cut}"
+        )

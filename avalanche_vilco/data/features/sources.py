@@ -1,0 +1,76 @@
+"""One name for all feature stores: what lies at a path decides which is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from avalanche_vilco.data.features.concatenated import ConcatFeatures
+from avalanche_vilco.data.features.database import DATA_FILE, LmdbFeatures
+from avalanche_vilco.data.features.folder import FeatureFolder
+from avalanche_vilco.data.features.grid import GridFeatures
+from avalanche_vilco.data.features.packed import PackedFeatures
+from avalanche_vilco.data.features.parent import ParentFeatures
+from avalanche_vilco.data.features.store import FeatureStore
+
+FeatureSource: TypeAlias = (
+    Path | str | FeatureStore | Sequence[Path | str | FeatureStore]
+)
+"""A path, a store, or several of them to be concatenated on channels."""
+
+_LMDB_SUFFIXES = (".lmdb", ".mdb")
+
+
+def open_features(
+    source: FeatureSource,
+    *,
+    cuts: Mapping[str, tuple[str, float, float, float]] | None = None,
+    grid: int | None = None,
+    cache_bytes: int = 0,
+) -> FeatureStore:
+    """Open features of any supported form.
+
+    ========================================  =================================
+    source                                    store
+    ========================================  =================================
+    folder of one file a clip                 :class:`FeatureFolder`
+    ``.safetensors`` file, one key a clip     :class:`PackedFeatures`
+    folder with ``data.mdb``, ``.lmdb`` file  :class:`LmdbFeatures`
+    a store                                   itself
+    list of these                             :class:`ConcatFeatures`
+    ========================================  =================================
+
+    :param source: where the features are.
+    :param cuts: clip uid -> (video uid, start, end in seconds of the video, features
+        a second), if the source holds whole videos: see :class:`ParentFeatures`.
+    :param grid: resize every clip to this many steps: see :class:`GridFeatures`.
+    :param cache_bytes: of resized features kept in memory, with ``grid``.
+    :return: the store; nothing but its existence is checked yet.
+    :raises FileNotFoundError: nothing at a path.
+    :raises ImportError: an LMDB, and the package ``lmdb`` is not installed.
+    :raises ValueError: no source, or a cut or the grid is out of range.
+    """
+    store = _open(source)
+    if cuts is not None:
+        store = ParentFeatures(store, cuts)
+    if grid is not None:
+        store = GridFeatures(store, grid, cache_bytes=cache_bytes)
+    return store
+
+
+def _open(source: FeatureSource) -> FeatureStore:
+    if isinstance(source, (str, Path)):
+        return _open_path(Path(source).expanduser())
+    if isinstance(source, Sequence):
+        stores = [_open(one) for one in source]
+        return stores[0] if len(stores) == 1 else ConcatFeatures(stores)
+    return source
+
+
+def _open_path(path: Path) -> FeatureStore:
+    if (path / DATA_FILE).is_file() or path.suffix in _LMDB_SUFFIXES:
+        return LmdbFeatures(path)
+    if path.suffix == ".safetensors" and not path.is_dir():
+        return PackedFeatures(path)
+    return FeatureFolder(path)

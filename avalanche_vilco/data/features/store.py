@@ -1,0 +1,320 @@
+"""What every feature store offers, and what stores on disk have in common."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from avalanche_vilco.data.errors import FeatureError
+
+LENGTH_TOLERANCE_STEPS = 2
+"""Extraction tools add or drop a step at the end; more is another clip's file."""
+
+_BLOCK_BYTES = 2**21
+"""Copied and summed at a time, so that the sum reads from the cache."""
+
+_HINT = (
+    "extract or copy these files again, or pass missing='drop' to leave "
+    "clips without a file out of the streams"
+)
+
+
+class FeatureStore(Protocol):
+    """Where a benchmark reads the features of a clip.
+
+    A store can be pickled to spawned workers: it opens what it needs on the first
+    read of each process, and no pickle holds an open handle.
+    """
+
+    @property
+    def width(self) -> int:
+        """Channels of a step; known after :meth:`preflight`."""
+
+    def shape(self, clip_id: str) -> tuple[int, int]:
+        """Steps and channels of a clip, (T, C), without reading its features.
+
+        :raises FeatureError: missing, damaged or not a (T, C) floating tensor.
+        """
+
+    def read(self, clip_id: str, start: int = 0, stop: int | None = None) -> Tensor:
+        """Features of a clip, time-major.
+
+        :param clip_id: clip uid.
+        :param start: first step, >= 0.
+        :param stop: step after the last; beyond the end counts as the end.
+        :return: (T, C) float32, or (stop - start, C) of a window, owned by the
+            caller.
+        :raises FeatureError: missing, damaged or non-finite.
+        """
+
+    def missing(self, clip_ids: Iterable[str]) -> list[str]:
+        """Clips of which the store has nothing, in the order asked."""
+
+    def preflight(
+        self,
+        expected_steps: Mapping[str, float],
+        *,
+        tolerance: float = LENGTH_TOLERANCE_STEPS,
+    ) -> None:
+        """Check every clip before training and list all faults at once.
+
+        :param expected_steps: clip uid -> duration x features a second.
+        :param tolerance: accepted difference between steps found and expected.
+        :raises FeatureError: features are missing, doubled, truncated, not a 2-D
+            floating tensor, transposed, of another width or another clip's length.
+        """
+
+    def time_scale(self, clip_id: str) -> float:
+        """Steps read for one step that was extracted; 1.0 unless resized.
+
+        The timeline of what :meth:`read` returns has the annotation's features a
+        second times this scale.
+        """
+
+    def locate(self, clip_id: str) -> str:
+        """Where a clip's features lie, for messages.
+
+        :raises FeatureError: missing.
+        """
+
+
+@dataclass(frozen=True)
+class Header:
+    """What is known of stored features without reading them."""
+
+    shape: tuple[int, ...]
+    is_floating: bool
+
+
+class StoredFeatures(ABC):
+    """Base of the stores that read from disk themselves.
+
+    A subclass says where a clip lies, what its header is, and gives its steps as
+    they are stored, mapped where possible; reading copies them once.
+
+    :param source: file or folder of the store.
+    """
+
+    def __init__(self, source: Path | str) -> None:
+        self.source = Path(source)
+        self._width: int | None = None
+
+    @abstractmethod
+    def locate(self, clip_id: str) -> str:
+        """Where a clip's features lie; raises :class:`FeatureError` if nowhere."""
+
+    @abstractmethod
+    def missing(self, clip_ids: Iterable[str]) -> list[str]:
+        """Clips of which the store has nothing, in the order asked."""
+
+    @abstractmethod
+    def _header(self, clip_id: str) -> Header:
+        """Shape and kind; may raise anything, which becomes a named fault."""
+
+    @abstractmethod
+    def _stored(self, clip_id: str) -> Tensor | np.ndarray:
+        """Steps as stored, not copied; may raise anything."""
+
+    def _check_source(self) -> None:  # noqa: B027  most stores have nothing to check
+        """Raise :class:`FeatureError` if no clip can be read at all."""
+
+    @property
+    def width(self) -> int:
+        """Channels of a step; known after :meth:`preflight`."""
+        if self._width is None:
+            raise ValueError("the width is known after preflight()")
+        return self._width
+
+    def time_scale(self, clip_id: str) -> float:
+        """1.0: what is on disk is read as it is."""
+        return 1.0
+
+    def shape(self, clip_id: str) -> tuple[int, int]:
+        """Steps and channels of a clip, (T, C).
+
+        :raises FeatureError: missing, damaged or not a (T, C) floating tensor.
+        """
+        header = self._checked_header(clip_id)
+        problem = _malformed(header)
+        if problem:
+            raise self._fault(f"{clip_id}: {self.locate(clip_id)}: {problem}")
+        steps, channels = header.shape
+        return steps, channels
+
+    def read(self, clip_id: str, start: int = 0, stop: int | None = None) -> Tensor:
+        """Features of a clip.
+
+        :param clip_id: clip uid.
+        :param start: first step, >= 0.
+        :param stop: step after the last; beyond the end counts as the end.
+        :return: (T, C) float32, or the window of it.
+        :raises FeatureError: missing, damaged, or holding NaN or infinity.
+        """
+        check_window(start, stop)
+        with self._named(clip_id):
+            features, is_finite = _copy_steps(self._stored(clip_id), start, stop)
+        if not is_finite:
+            name = Path(self.locate(clip_id)).name
+            raise self._fault(f"{clip_id}: {name} holds NaN or infinity")
+        return features
+
+    def preflight(
+        self,
+        expected_steps: Mapping[str, float],
+        *,
+        tolerance: float = LENGTH_TOLERANCE_STEPS,
+    ) -> None:
+        """Check every clip's header before training and list all faults at once.
+
+        :param expected_steps: clip uid -> duration x features a second.
+        :param tolerance: accepted difference between steps found and expected.
+        :raises FeatureError: files are missing, doubled, truncated, not a 2-D
+            floating tensor, transposed, of another width or another clip's length.
+        """
+        self._check_source()
+        headers, faults = self._headers(expected_steps)
+        expected = {i: expected_steps[i] * self.time_scale(i) for i in headers}
+        self._width = self._width or _common_width(headers, expected, tolerance)
+        for clip_id, header in headers.items():
+            steps = expected[clip_id]
+            problem = _shape_problem(header, steps, self._width, tolerance)
+            if problem:
+                faults.append(f"{clip_id}: {self.locate(clip_id)}: {problem}")
+        if faults:
+            raise self._fault(*faults)
+
+    def _headers(self, clip_ids: Iterable[str]) -> tuple[dict[str, Header], list[str]]:
+        headers: dict[str, Header] = {}
+        faults: list[str] = []
+        for clip_id in clip_ids:
+            try:
+                headers[clip_id] = self._checked_header(clip_id)
+            except FeatureError as error:
+                faults += error.faults
+        return headers, faults
+
+    def _checked_header(self, clip_id: str) -> Header:
+        with self._named(clip_id):
+            return self._header(clip_id)
+
+    @contextmanager
+    def _named(self, clip_id: str) -> Iterator[None]:
+        """Turn what a damaged file raises into an error that names the clip."""
+        try:
+            yield
+        except FeatureError:
+            raise
+        except Exception as error:  # damaged pickles raise almost anything
+            name = Path(self.locate(clip_id)).name
+            first = str(error).strip().partition("\n")[0]
+            problem = f"{name} is damaged or not a feature file"
+            reason = f"{type(error).__name__}: {first}"
+            raise self._fault(f"{clip_id}: {problem}: {reason}") from error
+
+    def _fault(self, *faults: str) -> FeatureError:
+        return FeatureError(self.source, faults, _HINT)
+
+
+def check_window(start: int, stop: int | None) -> None:
+    """Refuse windows that count from the end or run backwards.
+
+    :raises ValueError: not 0 <= start <= stop.
+    """
+    if start < 0 or (stop is not None and stop < start):
+        raise ValueError(
+            f"expected 0 <= start <= stop but got start={start}, stop={stop}"
+        )
+
+
+def faults_of(
+    store: FeatureStore, expected_steps: Mapping[str, float], tolerance: float
+) -> list[str]:
+    """All faults that a store's preflight finds."""
+    try:
+        store.preflight(expected_steps, tolerance=tolerance)
+    except FeatureError as error:
+        return list(error.faults)
+    return []
+
+
+def _copy_steps(
+    stored: Tensor | np.ndarray, start: int, stop: int | None
+) -> tuple[Tensor, bool]:
+    """Steps as float32, copied block by block, and whether all are finite."""
+    if stored.ndim != 2:
+        raise ValueError(f"expected a (T, C) tensor but got shape {(*stored.shape,)}")
+    window = stored[start:stop]
+    features = torch.empty((*window.shape,), dtype=torch.float32)
+    block = max(1, _BLOCK_BYTES // max(1, 4 * window.shape[1]))
+    total = 0.0
+    for i in range(0, len(features), block):
+        part = features[i : i + block]
+        _copy(part, window[i : i + block])
+        total += float(part.sum())
+    # One NaN or infinity makes the sum one: a finite sum settles it.
+    return features, math.isfinite(total) or bool(features.isfinite().all())
+
+
+def _copy(target: Tensor, source: Tensor | np.ndarray) -> None:
+    if isinstance(source, Tensor):
+        target.copy_(source)
+    elif source.dtype == np.float16:
+        # NumPy's own conversion of half precision is many times slower.
+        target.copy_(torch.from_numpy(source.copy()))
+    else:
+        # What float32 cannot hold becomes infinity, which the check finds.
+        with np.errstate(over="ignore"):
+            target.numpy()[...] = source
+
+
+def _common_width(
+    headers: Mapping[str, Header], expected: Mapping[str, float], tolerance: float
+) -> int | None:
+    """The width that most well-formed files have."""
+    widths = [
+        header.shape[1]
+        for clip_id, header in headers.items()
+        if len(header.shape) == 2
+        and abs(header.shape[0] - expected[clip_id]) <= tolerance
+    ]
+    widths = widths or [h.shape[1] for h in headers.values() if len(h.shape) == 2]
+    return max(sorted(set(widths)), key=widths.count) if widths else None
+
+
+def _malformed(header: Header) -> str | None:
+    if not header.is_floating:
+        return "expected a floating dtype but got integers or bytes"
+    if len(header.shape) != 2:
+        return f"expected a (T, C) tensor but got shape {header.shape}"
+    if not all(header.shape):
+        return f"empty: shape {header.shape}"
+    return None
+
+
+def _shape_problem(
+    header: Header, expected: float, width: int | None, tolerance: float
+) -> str | None:
+    malformed = _malformed(header)
+    if malformed:
+        return malformed
+    shape = header.shape
+    steps, channels = shape
+    if abs(steps - expected) > tolerance and abs(channels - expected) <= tolerance:
+        return f"transposed: expected (T, C) = ({expected:.0f}, {width}), got {shape}"
+    if channels != width:
+        return f"expected {width} channels as in the other files but got {channels}"
+    if abs(steps - expected) > tolerance:
+        return (
+            f"expected {expected:.1f} steps (duration x fps of the annotation, "
+            f"tolerance {tolerance}) but got {steps}"
+        )
+    return None

@@ -1,0 +1,90 @@
+"""Pairs of predictions and targets of one clip and label, without a dense table."""
+
+import torch
+from torch import Tensor
+
+from avalanche_vilco.evaluation.functional.order import by_number
+
+# Labels above this are looked up by search, to keep the table small.
+_LARGEST_TABLE = 1 << 22
+
+
+def pairs_of(labels: Tensor, target_labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the predictions and targets that share clip and label.
+
+    :param labels: predicted labels, ``(B, M)`` integers, -1 marks padding.
+    :param target_labels: labels of the ground truth, ``(B, N)``, -1 marks padding.
+    :return: flat places of the prediction and of the target of each pair, in the order
+        of the predictions, those of one in the order of the targets.
+    """
+    known = target_labels[target_labels >= 0].unique()
+    group = groups_of(labels, known)
+    target_group = groups_of(target_labels, known)
+    targets = by_number(target_group)
+    n_groups = len(target_labels) * len(known)
+    per_group = torch.bincount(target_group + 1, minlength=n_groups + 1)
+    first = per_group.cumsum(0) - per_group
+    per_group[0] = 0  # padding
+
+    n_pairs = per_group.index_select(0, group + 1)
+    prediction = torch.arange(len(group)).repeat_interleave(n_pairs)
+    shift = first.index_select(0, group + 1) - (n_pairs.cumsum(0) - n_pairs)
+    place = shift.index_select(0, prediction) + torch.arange(len(prediction))
+    return prediction, targets.index_select(0, place)
+
+
+def groups_of(labels: Tensor, known: Tensor) -> Tensor:
+    """Number clips and labels together.
+
+    :param labels: ``(B, M)`` integers.
+    :param known: labels that count, ascending, without repeats.
+    :return: number of each (clip, label), flat, -1 for labels that do not count.
+    """
+    classes = places_in(labels, known)
+    clip = torch.arange(len(labels)).unsqueeze(1) * len(known)
+    return torch.where(classes >= 0, clip + classes, -1).flatten()
+
+
+def places_in(labels: Tensor, known: Tensor) -> Tensor:
+    """Find labels in a list.
+
+    :param labels: integers of any shape.
+    :param known: the list, ascending, without repeats.
+    :return: place of each label in the list, -1 where it is not there.
+    """
+    if not len(known):
+        return torch.full_like(labels, -1)
+    known = known.long()
+    top = int(known[-1])
+    if top > _LARGEST_TABLE:
+        place = torch.searchsorted(known, labels.long()).clamp_(max=len(known) - 1)
+        return torch.where(known[place] == labels, place, -1)
+    table = torch.full((top + 3,), -1, device=labels.device)
+    table[known + 1] = torch.arange(len(known), device=labels.device)
+    places = labels.long().clamp(-1, top + 1) + 1
+    return table.index_select(0, places.flatten()).view_as(labels)
+
+
+def rank_in_groups(groups: Tensor) -> Tensor:
+    """Number of earlier items of the same group.
+
+    :param groups: group of each item, best item first, ``(n,)`` integers.
+    :return: ranks from 0, ``(n,)``.
+    """
+    order = by_number(groups)
+    grouped = groups.index_select(0, order)
+    position = torch.arange(len(groups), device=groups.device)
+    is_first = torch.ones_like(position, dtype=torch.bool)
+    is_first[1:] = grouped[1:] != grouped[:-1]
+    first = torch.where(is_first, position, 0).cummax(dim=0).values
+    return torch.empty_like(position).scatter_(0, order, position - first)
+
+
+def select(places: Tensor, *columns: Tensor) -> list[Tensor]:
+    """Rows of several tensors.
+
+    :param places: rows to take, ``(n,)`` integers.
+    :param columns: tensors with equally many rows.
+    :return: one tensor of n rows for each.
+    """
+    return [column.index_select(0, places) for column in columns]

@@ -1,0 +1,146 @@
+"""Detection mAP: a torchmetrics state and two plugins for Avalanche.
+
+Values are named ``mAP_tIoU0.5``; ``mAP_tIoUmean`` is the mean over the thresholds.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torchmetrics
+from avalanche.evaluation import PluginMetric
+from torch import Tensor
+from torchmetrics.utilities.data import dim_zero_cat
+
+from avalanche_vilco.evaluation.functional.checks import check_tiou
+from avalanche_vilco.evaluation.functional.detection import (
+    EGO4D_TIOU,
+    detection_hits,
+    pooled_ap,
+)
+from avalanche_vilco.evaluation.functional.references import (
+    Reference,
+    check_reference,
+    counted_labels,
+)
+from avalanche_vilco.evaluation.metrics.emission import ExperienceValues, StreamValues
+from avalanche_vilco.evaluation.metrics.strategy import (
+    MomentPredictions,
+    MomentTargets,
+)
+
+
+class MomentDetectionMAP(torchmetrics.Metric):
+    """Mean average precision of scored windows, for several thresholds at once.
+
+    Windows are matched batch by batch; of each prediction its score, label and hits
+    stay on its device, of the ground truth its labels.
+
+    :param tiou: thresholds in (0, 1].
+    :param reference: "ego4d" or "vilco" to reproduce that evaluator, None for our own
+        rules.
+    :param kwargs: options of ``torchmetrics.Metric``.
+    :raises ValueError: if an option is out of range.
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+
+    scores: list[Tensor]
+    labels: list[Tensor]
+    hits: list[Tensor]
+    target_labels: list[Tensor]
+
+    def __init__(
+        self,
+        *,
+        tiou: Sequence[float] = EGO4D_TIOU,
+        reference: Reference | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_tiou(tiou)
+        check_reference(reference)
+        if reference == "actionformer":
+            raise ValueError(
+                "expected reference 'ego4d', 'vilco' or None but got 'actionformer', "
+                "which renumbers the labels of a whole data set; "
+                "detection_ap(..., reference='actionformer') gives it"
+            )
+        self.tiou, self.reference = tuple(tiou), reference
+        for state in ("scores", "labels", "hits", "target_labels"):
+            self.add_state(state, [], dist_reduce_fx="cat")
+
+    def update(self, predictions: MomentPredictions, targets: MomentTargets) -> None:
+        """Match a mini-batch.
+
+        :param predictions: scored windows.
+        :param targets: ground-truth windows.
+        """
+        hits = detection_hits(
+            predictions.segments_sec,
+            predictions.scores,
+            predictions.labels,
+            targets.segments_sec,
+            targets.labels,
+            tiou=self.tiou,
+            reference=self.reference,
+        ).flatten(0, 1)
+        scores, labels = predictions.scores.flatten(), predictions.labels.flatten()
+        if labels.is_cpu:  # elsewhere the size would be waited for
+            kept = labels >= 0
+            scores, labels, hits = scores[kept], labels[kept], hits[kept]
+        counted = counted_labels(
+            targets.segments_sec, targets.labels, reference=self.reference
+        )
+        self.scores.append(scores.detach().clone())
+        self.labels.append(labels.int())
+        self.hits.append(hits)
+        self.target_labels.append(counted.flatten().int())
+
+    def compute(self) -> dict[str, float]:
+        """mAP by name, all NaN if there was no ground truth.
+
+        :return: floats in [0, 1].
+        """
+        ap = pooled_ap(
+            dim_zero_cat(self.scores),
+            dim_zero_cat(self.labels),
+            dim_zero_cat(self.hits),
+            dim_zero_cat(self.target_labels),
+            reference=self.reference,
+        )
+        mean_ap = ap.mean_ap
+        values = torch.cat([mean_ap, mean_ap.mean(dim=0, keepdim=True)]).tolist()
+        return dict(zip(self.names, values, strict=True))
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the values that :meth:`compute` gives."""
+        levels = [*(f"{level:g}" for level in self.tiou), "mean"]
+        return [f"mAP_tIoU{level}" for level in levels]
+
+
+def detection_map_metrics(
+    *,
+    tiou: Sequence[float] = EGO4D_TIOU,
+    reference: Reference | None = None,
+    experience: bool = True,
+    stream: bool = True,
+) -> list[PluginMetric[dict[str, float]]]:
+    """Plugins that log detection mAP in evaluation.
+
+    :param tiou: thresholds in (0, 1].
+    :param reference: "ego4d" or "vilco" to reproduce that evaluator.
+    :param experience: True logs the mAP on each experience.
+    :param stream: True logs the mAP on all evaluated experiences together.
+    :return: plugins for ``EvaluationPlugin``.
+    :raises ValueError: if an option is out of range.
+    """
+    plugins: list[PluginMetric[dict[str, float]]] = []
+    for wanted, plugin in ((experience, ExperienceValues), (stream, StreamValues)):
+        if wanted:
+            state = MomentDetectionMAP(tiou=tiou, reference=reference)
+            plugins.append(plugin(state, "DetectionMAP"))
+    return plugins

@@ -1,0 +1,146 @@
+"""Plugins that emit the values of a metric state, per experience or per stream."""
+
+from typing import Any, Protocol
+
+from avalanche.evaluation import PluginMetric
+from avalanche.evaluation.metric_results import MetricValue
+
+from avalanche_vilco.evaluation.metrics.strategy import (
+    decoded,
+    metric_value,
+    n_experiences_of,
+    release_decoded,
+)
+
+
+class MetricState(Protocol):
+    """A ``torchmetrics.Metric`` that gives floats by name."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the values that :meth:`compute` gives."""
+
+    @property
+    def update_called(self) -> bool:
+        """True once something was added since the last reset."""
+
+    def update(self, predictions: Any, targets: Any) -> None:
+        """Add a mini-batch."""
+
+    def compute(self) -> dict[str, float]:
+        """Values by name."""
+
+    def reset(self) -> None:
+        """Forget what was added."""
+
+
+class _StatePlugin(PluginMetric[dict[str, float]]):
+    """What the two levels share: adding every evaluated mini-batch to the state."""
+
+    def __init__(self, state: MetricState, title: str) -> None:
+        super().__init__()
+        self._state, self._title = state, title
+
+    def reset(self) -> None:
+        """Forget what was added so far."""
+        self._state.reset()
+
+    def result(self) -> dict[str, float]:
+        """Values by name since the last reset.
+
+        :return: floats, NaN without ground truth.
+        """
+        if not self._state.update_called:
+            return dict.fromkeys(self._state.names, float("nan"))
+        return self._state.compute()
+
+    def after_eval_iteration(self, strategy: Any) -> None:
+        """Add the current mini-batch.
+
+        :param strategy: strategy in its evaluation loop.
+        """
+        self._state.update(*decoded(strategy))
+
+
+class ExperienceValues(_StatePlugin):
+    """Values on each evaluated experience.
+
+    :param state: the state to fill.
+    :param title: what the values are.
+    """
+
+    def before_eval_exp(self, strategy: Any) -> None:
+        """Start a new experience.
+
+        :param strategy: strategy in its evaluation loop.
+        """
+        self.reset()
+
+    def after_eval_exp(self, strategy: Any) -> list[MetricValue]:
+        """Emit the values on the experience.
+
+        :param strategy: strategy in its evaluation loop.
+        :return: one value per name.
+        """
+        release_decoded(strategy)
+        return [
+            metric_value(self, f"{name}_Exp", value, strategy, experience=True)
+            for name, value in self.result().items()
+        ]
+
+    def __str__(self) -> str:
+        return f"{self._title}_Exp"
+
+
+class StreamValues(_StatePlugin):
+    """Values on all evaluated experiences together.
+
+    Whatever is counted weighs the same in every experience. If only a part of the
+    stream was evaluated, the name says how much: ``Recall@1x_tIoU0.5_Stream_1of3``.
+
+    :param state: the state to fill.
+    :param title: what the values are.
+    """
+
+    def __init__(self, state: MetricState, title: str) -> None:
+        super().__init__(state, title)
+        self._evaluated: set[int] = set()
+
+    def before_eval(self, strategy: Any) -> None:
+        """Start a new evaluation.
+
+        :param strategy: strategy in its evaluation loop.
+        """
+        self.reset()
+        self._evaluated.clear()
+
+    def after_eval_exp(self, strategy: Any) -> None:
+        """Note that the experience was evaluated.
+
+        :param strategy: strategy in its evaluation loop.
+        """
+        release_decoded(strategy)
+        self._evaluated.add(strategy.experience.current_experience)
+
+    def after_eval(self, strategy: Any) -> list[MetricValue]:
+        """Emit the values on the experiences evaluated.
+
+        :param strategy: strategy at the end of its evaluation loop.
+        :return: one value per name, none if nothing was evaluated.
+        """
+        if not self._evaluated:
+            return []
+        suffix = f"Stream{self._coverage(strategy.experience.origin_stream)}"
+        return [
+            metric_value(self, f"{name}_{suffix}", value, strategy, experience=False)
+            for name, value in self.result().items()
+        ]
+
+    def _coverage(self, stream: Any) -> str:
+        n_all = n_experiences_of(stream)
+        if n_all is None or len(self._evaluated) >= n_all:
+            return ""
+        return f"_{len(self._evaluated)}of{n_all}"
+
+    def __str__(self) -> str:
+        return f"{self._title}_Stream"

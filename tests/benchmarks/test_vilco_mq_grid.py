@@ -1,0 +1,33 @@
+"""Features resized to a fixed grid keep their clip's seconds."""
+
+from pathlib import Path
+
+import torch
+
+from avalanche_vilco.benchmarks.vilco_mq import vilco_mq
+from avalanche_vilco.data.batch import collate_moments
+from avalanche_vilco.data.mini import generate_mini_mq
+from avalanche_vilco.ops.timeline import grid_to_seconds
+
+
+def test_grid_resizes_every_clip_and_windows_keep_their_seconds(tmp_path: Path) -> None:
+    root = generate_mini_mq(
+        tmp_path / "mq",
+        n_train=20,
+        n_val=10,
+        n_test=2,
+        group_size=2,
+        min_train_clips=2,
+        min_val_clips=1,
+        clip_sec=(40.0, 60.0),
+        median_window_sec=4.0,
+    )
+    data = vilco_mq(root, grid=64).moments["test"]
+    (clips, targets) = collate_moments([data[i] for i in range(4)])
+    assert clips.features.shape[:2] == (4, 64)
+    back = grid_to_seconds(
+        targets.segments.double(), targets.features_per_sec[:, None, None]
+    )
+    known = targets.labels >= 0
+    assert torch.allclose(back[known], targets.segments_sec[known], atol=1e-4)
+    assert torch.all(targets.features_per_sec * targets.duration_sec > 60)
