@@ -59,6 +59,7 @@ from avalanche_vilco.data.ego4d_official import (
 from avalanche_vilco.data.errors import DataError
 from avalanche_vilco.data.features import (
     LENGTH_TOLERANCE_STEPS,
+    CachedFeatures,
     FeatureSource,
     FeatureStore,
     open_features,
@@ -71,6 +72,8 @@ from avalanche_vilco.data.text import hashed_query_text, read_query_text
 ANNOTATION_FILES = ("ego4d_clip_annotations_v2.json", "ego4d_clip_annotations.json")
 QUERY_TEXT_FILE = "query_text.safetensors"
 DATA_ROOT_VARIABLE = "AVALANCHE_VILCO_DATA"
+EMBEDDED_CACHE_BYTES = 32 * 2**20
+"""Holds the whole embedded default: its small files cost more to open than to read."""
 
 
 def vilco_mq(
@@ -171,6 +174,8 @@ def vilco_mq(
     files = _find_files(dataset_root, annotations, features, query_text)
     read = _read_annotations(files.annotations, rule, categories, features_per_sec)
     store = _open_store(files.features, features_of, read, grid)
+    if files.source.startswith("embedded"):
+        store = CachedFeatures(store, EMBEDDED_CACHE_BYTES)
     clips = _with_features(read, store, missing, length_tolerance)
     _check_subsets(files.annotations, clips)
     if pinned is not None:

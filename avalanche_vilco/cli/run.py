@@ -90,7 +90,7 @@ def run(
     seed: int = 0,
     *,
     model: str = "vilco_mq_tiny",
-    epochs: int = 8,
+    epochs: int = 7,
     batch_size: int = 8,
     eval_batch_size: int = 16,
     learning_rate: float = 2e-3,
@@ -262,6 +262,7 @@ class _Run:
             self.model.parameters(),
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
+            foreach=True,
         )
         strategy = self.recipe.build(
             model=self.model,
@@ -372,17 +373,16 @@ class _Run:
         return {"by": self.quirks.selection, "epochs": list(chosen)}
 
     def _scores(self, matrices: Mapping[str, TaskMatrix]) -> dict[str, Any]:
-        chance: dict[str, float] = {}
-        for budget in BUDGETS:
-            chance |= chance_level(
-                self.strategy.model,
-                self.benchmark,
-                MomentRecall(k=TOP_K, tiou=TIOU, budget=budget),
-                seed=self.config.seed,
-                averages=self.quirks.averages,
-                device=self.config.device,
-                batch_size=self.config.eval_batch_size,
-            )
+        recalls = [MomentRecall(k=TOP_K, tiou=TIOU, budget=b) for b in BUDGETS]
+        chance = chance_level(
+            self.strategy.model,
+            self.benchmark,
+            recalls,
+            seed=self.config.seed,
+            averages=self.quirks.averages,
+            device=self.config.device,
+            batch_size=self.config.eval_batch_size,
+        )
         return {
             name: {
                 "average": _known(matrix.average(weights=self.weights)),

@@ -20,7 +20,7 @@ from avalanche_vilco.evaluation.metrics.recall import MomentRecall
 def recall_of(
     model: Any,
     dataset: MomentDataset,
-    recall: MomentRecall,
+    recalls: Sequence[MomentRecall],
     *,
     device: torch.device | str = "cpu",
     batch_size: int = 16,
@@ -29,24 +29,31 @@ def recall_of(
 
     :param model: has ``decode``.
     :param dataset: samples.
-    :param recall: metric, reset first.
+    :param recalls: metrics, reset first.
     :return: value by name, in [0, 1].
     """
     was_training = model.training
     model.eval()
-    recall.reset()
+    for recall in recalls:
+        recall.reset()
     loader = DataLoader(dataset, batch_size=batch_size, collate_fn=collate_moments)
     for inputs, targets in loader:
         targets = targets.to(device)
-        recall.update(model.decode(model(inputs.to(device)), targets), targets)
+        predictions = model.decode(model(inputs.to(device)), targets)
+        for recall in recalls:
+            recall.update(predictions, targets)
     model.train(was_training)
-    return {name: float(value) for name, value in recall.compute().items()}
+    return {
+        name: float(value)
+        for recall in recalls
+        for name, value in recall.compute().items()
+    }
 
 
 def chance_level(
     model: nn.Module,
     benchmark: QueryIncrementalBenchmark,
-    recall: MomentRecall,
+    recalls: Sequence[MomentRecall],
     *,
     seed: int,
     averages: str = "plain",
@@ -57,7 +64,7 @@ def chance_level(
 
     :param model: after its last experience.
     :param benchmark: from ``vilco_mq``.
-    :param recall: metric of the wanted values.
+    :param recalls: metrics of the wanted values.
     :param seed: of the shuffle.
     :param averages: ``"plain"``, or ``"cumulative"`` to weigh an experience by the
         queries seen when it was learnt.
@@ -69,7 +76,7 @@ def chance_level(
     store = ShuffledFeatures(whole.store, clips, seed)
     experiences = _by_experience(whole.samples)
     scores = [
-        recall_of(model, MomentDataset(own, store, whole.n_queries), recall, **options)
+        recall_of(model, MomentDataset(own, store, whole.n_queries), recalls, **options)
         for own in experiences
     ]
     # Channels count up in the order of learning.

@@ -28,6 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from avalanche_vilco.data.features import (
+    CachedFeatures,
     GridFeatures,
     StoredFeatures,
     open_features,
@@ -205,7 +206,7 @@ def print_resizing(clips: Clips, folder: Path, steps: int, rounds: int) -> None:
     packed = open_features(write_packed(clips, folder / "store", torch.float32))
     grid = GridFeatures(packed, steps)
     once = pack_features(grid, clips, folder / "grid.safetensors")
-    cached = GridFeatures(packed, steps, cache_bytes=2**40)
+    cached = CachedFeatures(GridFeatures(packed, steps), 2**40)
     rows: Sequence[tuple[str, Callable[[str], Tensor]]] = [
         ("F.interpolate, in memory", interpolated),
         ("resize_steps, in memory", resized),

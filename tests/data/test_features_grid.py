@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from avalanche_vilco.data.ego4d import MomentClip
 from avalanche_vilco.data.errors import FeatureError
-from avalanche_vilco.data.features import FeatureFolder, GridFeatures, resize_steps
+from avalanche_vilco.data.features import (
+    CachedFeatures,
+    FeatureFolder,
+    GridFeatures,
+    resize_steps,
+)
 from avalanche_vilco.data.moments import MomentDataset, MomentSample
 from avalanche_vilco.ops.timeline import grid_to_seconds, seconds_to_grid
 
@@ -105,7 +110,7 @@ def test_preflight_checks_the_features_as_extracted(folder):
 
 @pytest.mark.parametrize("cache_bytes", [0, 10**6])
 def test_cached_or_not_reads_are_equal_and_owned_by_the_caller(cache_bytes, folder):
-    store = GridFeatures(folder, 64, cache_bytes=cache_bytes)
+    store = CachedFeatures(GridFeatures(folder, 64), cache_bytes)
     expected = resize_steps(folder.read("long"), 64)
     for _ in range(3):
         read = store.read("long")
@@ -117,7 +122,7 @@ def test_cached_or_not_reads_are_equal_and_owned_by_the_caller(cache_bytes, fold
 
 
 def test_cached_clip_is_not_read_again(folder):
-    store = GridFeatures(folder, 64, cache_bytes=64 * 2 * 4)
+    store = CachedFeatures(GridFeatures(folder, 64), 64 * 2 * 4)
     first, second = store.read("long"), store.read("short")
     np.save(folder.folder / "long.npy", np.zeros((900, 2), np.float32))
     np.save(folder.folder / "short.npy", np.zeros((300, 2), np.float32))
@@ -127,7 +132,7 @@ def test_cached_clip_is_not_read_again(folder):
 
 
 def test_cache_is_not_pickled(folder):
-    store = GridFeatures(folder, 512, cache_bytes=10**6)
+    store = CachedFeatures(GridFeatures(folder, 512), 10**6)
     empty = len(pickle.dumps(store))
     expected = store.read("long")
     content = pickle.dumps(store)
@@ -139,4 +144,4 @@ def test_impossible_arguments_are_named(folder):
     with pytest.raises(ValueError, match="at least 1 step but got 0"):
         GridFeatures(folder, 0)
     with pytest.raises(ValueError, match="cache_bytes >= 0 but got -1"):
-        GridFeatures(folder, 8, cache_bytes=-1)
+        CachedFeatures(folder, -1)

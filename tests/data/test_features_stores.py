@@ -17,6 +17,7 @@ from avalanche_vilco.data.batch import collate_moments
 from avalanche_vilco.data.ego4d import MomentClip
 from avalanche_vilco.data.errors import FeatureError
 from avalanche_vilco.data.features import (
+    CachedFeatures,
     ConcatFeatures,
     FeatureFolder,
     FeatureStore,
@@ -222,7 +223,7 @@ def test_spawned_workers_read_as_the_main_process_does(tmp_path):
     for i, make in enumerate(STORES):
         (tmp_path / str(i)).mkdir()
         stores.append(make(tmp_path / str(i)))
-    every = GridFeatures(ConcatFeatures(stores), 16, cache_bytes=10**6)
+    every = CachedFeatures(GridFeatures(ConcatFeatures(stores), 16), 10**6)
     every.preflight(STEPS)
     for clip_id, steps in STEPS.items():
         windows, labels = np.array([[1.0, 4.0]]), np.array([0])

@@ -3,6 +3,7 @@
 :func:`open_features` opens a folder, a packed file, an LMDB or a list of these.
 """
 
+from avalanche_vilco.data.features.cached import CachedFeatures
 from avalanche_vilco.data.features.concatenated import ConcatFeatures
 from avalanche_vilco.data.features.database import LmdbFeatures, pack_features_lmdb
 from avalanche_vilco.data.features.files import SUFFIXES
@@ -21,6 +22,7 @@ from avalanche_vilco.data.features.store import (
 __all__ = [
     "LENGTH_TOLERANCE_STEPS",
     "SUFFIXES",
+    "CachedFeatures",
     "ConcatFeatures",
     "FeatureFolder",
     "FeatureSource",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,27 +62,15 @@ class GridFeatures:
 
     :param store: the features as extracted.
     :param steps: steps of the grid, >= 1; public Moment-Query code uses 1,024.
-    :param cache_bytes: resized features kept in memory, in bytes; what does not fit
-        is resized at every read. Each worker process fills its own.
-    :raises ValueError: fewer than one step, or a negative cache.
+    :raises ValueError: fewer than one step.
     """
 
-    def __init__(
-        self, store: FeatureStore, steps: int = 1024, *, cache_bytes: int = 0
-    ) -> None:
+    def __init__(self, store: FeatureStore, steps: int = 1024) -> None:
         if steps < 1:
             raise ValueError(f"expected a grid of at least 1 step but got {steps}")
-        if cache_bytes < 0:
-            raise ValueError(f"expected cache_bytes >= 0 but got {cache_bytes}")
         self.store = store
         self.steps = steps
-        self.cache_bytes = cache_bytes
         self._scales: dict[str, float] = {}
-        self._cache: dict[str, Tensor] = {}
-        self._cached_bytes = 0
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_cache": {}, "_cached_bytes": 0}
 
     @property
     def width(self) -> int:
@@ -100,14 +87,10 @@ class GridFeatures:
         :raises FeatureError: missing, damaged or non-finite.
         """
         check_window(start, stop)
-        kept = self._cache.get(clip_id)
-        if kept is not None:
-            return kept[start:stop].clone()
         resized = resize_steps(self.store.read(clip_id), self.steps)
         is_whole = start == 0 and (stop is None or stop >= self.steps)
-        is_kept = self._keep(clip_id, resized)
-        # The caller owns what it gets, and a part must not hold on to the whole.
-        return resized if is_whole and not is_kept else resized[start:stop].clone()
+        # A part must not hold on to the whole.
+        return resized if is_whole else resized[start:stop].clone()
 
     def missing(self, clip_ids: Iterable[str]) -> list[str]:
         """Clips of which the store has nothing."""
@@ -134,11 +117,3 @@ class GridFeatures:
     def locate(self, clip_id: str) -> str:
         """Where the features lie as extracted."""
         return self.store.locate(clip_id)
-
-    def _keep(self, clip_id: str, resized: Tensor) -> bool:
-        n_bytes = resized.nbytes
-        if self._cached_bytes + n_bytes > self.cache_bytes:
-            return False
-        self._cache[clip_id] = resized
-        self._cached_bytes += n_bytes
-        return True

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from avalanche_vilco.data.features.cached import CachedFeatures
 from avalanche_vilco.data.features.concatenated import ConcatFeatures
 from avalanche_vilco.data.features.database import DATA_FILE, LmdbFeatures
 from avalanche_vilco.data.features.folder import FeatureFolder
@@ -45,7 +46,8 @@ def open_features(
     :param cuts: clip uid -> (video uid, start, end in seconds of the video, features
         a second), if the source holds whole videos: see :class:`ParentFeatures`.
     :param grid: resize every clip to this many steps: see :class:`GridFeatures`.
-    :param cache_bytes: of resized features kept in memory, with ``grid``.
+    :param cache_bytes: of features kept in memory once read: see
+        :class:`CachedFeatures`.
     :return: the store; nothing but its existence is checked yet.
     :raises FileNotFoundError: nothing at a path.
     :raises ImportError: an LMDB, and the package ``lmdb`` is not installed.
@@ -55,7 +57,9 @@ def open_features(
     if cuts is not None:
         store = ParentFeatures(store, cuts)
     if grid is not None:
-        store = GridFeatures(store, grid, cache_bytes=cache_bytes)
+        store = GridFeatures(store, grid)
+    if cache_bytes:
+        store = CachedFeatures(store, cache_bytes)
     return store
 
 
