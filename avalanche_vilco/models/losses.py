@@ -122,18 +122,19 @@ def distance_iou_loss(predicted: Tensor, wanted: Tensor) -> Tensor:
     """1 - IoU + (gap of centres / length of hull)^2 of windows given by distances
     from one point (Zheng et al. 2020, in one dimension).
 
+    The length shared is signed: below zero it says how far windows are apart, or by
+    how much a predicted one is reversed, so that their slopes point back. For windows
+    that overlap, the hull is their union and the loss is the paper's.
+
     :param predicted: (..., 2) distances to start and end.
     :param wanted: (..., 2), of positive total length.
     :return: (...), at least 0.
     """
-    shared = torch.minimum(predicted, wanted).sum(-1).clamp(min=0)
-    length = predicted.sum(-1).clamp(min=0)
-    union = length + wanted.sum(-1) - shared
+    shared = torch.minimum(predicted, wanted).sum(-1)
     hull = torch.maximum(predicted, wanted).sum(-1)
     gap = (_twice_centre(predicted) - _twice_centre(wanted)) / 2
-    tiny = torch.finfo(predicted.dtype).eps
-    iou = shared / union.clamp(min=tiny)
-    return 1 - iou + (gap / hull.clamp(min=tiny)) ** 2
+    hull = hull.clamp(min=torch.finfo(predicted.dtype).eps)
+    return 1 - shared / hull + (gap / hull) ** 2
 
 
 def _twice_centre(distances: Tensor) -> Tensor:

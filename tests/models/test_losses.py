@@ -301,10 +301,10 @@ def test_focal_loss_is_torchvisions(alpha, gamma) -> None:
         ((1.0, 1.0), (2.0, 2.0), 0.5),
         ((2.0, 1.0), (1.0, 2.0), 1 - 2 / 4 + (1 / 4) ** 2),
         ((0.0, 4.0), (0.0, 2.0), 1 - 2 / 4 + (1 / 4) ** 2),
-        ((-0.25, 0.5), (0.5, -0.25), 1 + (0.75 / 1.0) ** 2),
-        ((-0.5, 1.5), (-0.25, 0.5), 1 + (0.625 / 1.25) ** 2),
+        ((-0.25, 0.5), (0.5, -0.25), 1 + 0.5 / 1.0 + (0.75 / 1.0) ** 2),
+        ((-0.5, 1.5), (-0.25, 0.5), 1 - 0.0 / 1.25 + (0.625 / 1.25) ** 2),
         ((-0.5, 1.5), (-0.25, 1.0), 1 - 0.5 / 1.25 + (0.375 / 1.25) ** 2),
-        ((-0.5, -0.5), (1.0, 1.0), 1.0),
+        ((-0.5, -0.5), (1.0, 1.0), 1 + 1.0 / 2.0),
     ],
 )
 def test_iou_loss_by_hand(predicted, wanted, loss) -> None:
@@ -320,8 +320,20 @@ def test_iou_loss_and_its_slope_are_finite_over_all_offsets() -> None:
     loss = distance_iou_loss(predicted[:, : len(proper)], proper)
     loss.sum().backward()
     assert loss.min() >= 0
-    assert loss[windows.sum(-1) > 0].max() < 2
+    assert loss.isfinite().all()
     assert predicted.grad is not None and predicted.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("wanted", [(0.5, 0.5), (2.0, 2.0), (-0.2, 0.4), (0.1, 7.0)])
+@pytest.mark.parametrize("start", [(-0.4, -0.4), (-0.3, 0.1), (0.2, -0.45), (9.0, 9.0)])
+def test_descent_reaches_the_window_from_reversed_ones_too(start, wanted) -> None:
+    offsets = torch.tensor(start, requires_grad=True)
+    optimizer = torch.optim.Adam([offsets], lr=0.05)
+    for _ in range(1000):
+        optimizer.zero_grad()
+        distance_iou_loss(offsets, torch.tensor(wanted)).backward()
+        optimizer.step()
+    assert torch.allclose(offsets, torch.tensor(wanted), atol=0.1)
 
 
 # Criterion
