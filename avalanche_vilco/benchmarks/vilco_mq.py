@@ -284,9 +284,9 @@ def _find_files(
             f"no data folder at {base}; vilco_mq() without arguments uses the "
             "embedded default"
         )
-    text = Path(query_text) if query_text else base / QUERY_TEXT_FILE if base else None
-    if query_text is None and text is not None and not text.is_file():
-        text = None
+    text = Path(query_text).expanduser() if query_text else None
+    if text is None and base is not None and (base / QUERY_TEXT_FILE).is_file():
+        text = base / QUERY_TEXT_FILE
     return _Files(
         _annotation_source(base, annotations),
         _feature_source(base, features),
@@ -371,13 +371,15 @@ def _cut(clip: MomentClip) -> tuple[str, tuple[str, float, float, float]]:
 
 
 def _annotated(read: MomentAnnotations) -> list[MomentClip]:
-    return [clip for clip in read.clips if len(clip.windows_sec)]
+    """Clips of the streams: subset test has none of them, labelled or not."""
+    return [c for c in read.clips if len(c.windows_sec) and c.subset != "test"]
 
 
 def _with_features(
     read: MomentAnnotations, store: FeatureStore, missing: str, tolerance: float
 ) -> list[MomentClip]:
     clips = _annotated(read)
+    _count_unused(read)
     stage = "features"
     if missing == "drop":
         gone = set(store.missing(clip.clip_id for clip in clips))
@@ -392,6 +394,19 @@ def _with_features(
     expected = {c.clip_id: c.duration_sec * c.features_per_sec for c in clips}
     store.preflight(expected, tolerance=tolerance)
     return clips
+
+
+def _count_unused(read: MomentAnnotations) -> None:
+    unused = [c for c in read.clips if c.subset == "test" and len(c.windows_sec)]
+    if not unused:
+        return
+    used, reason = _annotated(read), "labelled clips of subset test, of no stream"
+    windows = read.report.stage("subsets", "windows")
+    windows.reject(reason, sum(len(clip.label_ids) for clip in unused))
+    windows.kept = sum(len(clip.label_ids) for clip in used)
+    clips = read.report.stage("subsets", "clips")
+    clips.reject(reason, len(unused))
+    clips.kept = len(used)
 
 
 def _check_subsets(path: Path, clips: Sequence[MomentClip]) -> None:
@@ -411,8 +426,7 @@ def _new_split(
 ) -> tuple[Groups, Split, dict[str, Any]]:
     groups = query_groups(list(read.label_names), **vars(grouping))
     everyone = _annotated(read) if rule.splits_before_dropping else clips
-    members = [clip for clip in everyone if clip.subset != "test"]
-    split = split_clips(members, groups, rule, valid_share)
+    split = split_clips(everyone, groups, rule, valid_share)
     order = grouping.order
     listed = order if order is None or isinstance(order, str) else list(order)
     source = {"order": listed, "seed": grouping.seed, "valid_share": valid_share}

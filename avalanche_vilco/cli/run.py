@@ -36,6 +36,7 @@ from avalanche_vilco.reports.results import (
     summary,
     versions,
     weights_hash,
+    write_atomically,
     write_results,
 )
 from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpoint
@@ -108,8 +109,7 @@ def run(
     """Train on each experience in turn, evaluate the whole test stream after each,
     and write results.
 
-    The defaults are those of the embedded default data; the paper's are in
-    ``benchmarks/``.
+    The defaults are those of the embedded default data.
 
     :param benchmark: name in :data:`BENCHMARKS`.
     :param strategy: name in ``training.registry.RECIPES``.
@@ -142,7 +142,8 @@ def run(
     options = _known_options(strategy, recipe, strategy_options or {})
     data_options = dict(benchmark_options or {})
     names = [quirks] if isinstance(quirks, str) else list(quirks or ())
-    names += data_options.pop("quirks", ())
+    named = data_options.pop("quirks", ())
+    names += [named] if isinstance(named, str) else named
     chosen = _chosen_quirks(names, selection, strategy, options)
     if chosen.memory_unit != "samples":
         options["unit"] = chosen.memory_unit
@@ -225,7 +226,14 @@ def _device(wanted: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
+    """JSON form of an argument; objects by their class."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    return str(value) if isinstance(value, Path) else type(value).__name__
 
 
 class _Run:
@@ -281,13 +289,15 @@ class _Run:
 
     def train(self, resume: bool, echo: Callable[[str], None]) -> Any:
         """Train and evaluate, experience by experience."""
+        self._claim_folder()
         steps: list[Any] = list(self.benchmark.train_stream)
         if self.recipe.is_joint:
             steps = [steps]
-        done = self._resume(echo) if resume else 0
+        done = self._resume(echo) if resume else self._start_anew()
+        self._write_progress()
         for number, step in enumerate(steps[done:], start=done):
             self._learn(step)
-            self._save(number + 1)
+            self._save()
             echo(self._progress(number))
         return self.strategy
 
@@ -301,28 +311,64 @@ class _Run:
             {"train": trained - begun, "eval": time.perf_counter() - trained}
         )
 
-    def _save(self, done: int) -> None:
+    def _save(self) -> None:
+        # Written first: the checkpoint says how many experiences were learnt, and a
+        # stop in between leaves a progress file that is ahead, never behind.
+        self._write_progress()
         save_checkpoint(self.strategy, self.checkpoint)
-        state = {"config": self.config.to_dict(), "done": done, "seconds": self.seconds}
-        text = json.dumps(state)
-        (self.folder / "progress.json").write_text(text, encoding="utf-8")
+
+    def _write_progress(self) -> None:
+        state = {**self._identity(), "seconds": self.seconds}
+        write_atomically(self._progress_file, json.dumps(state))
+
+    def _identity(self) -> dict[str, Any]:
+        """What a run that goes on must share with the one that stopped."""
+        identity = {
+            "config": self.config.to_dict(),
+            "files": self.benchmark.report.files,
+            "benchmark": self.benchmark.info,
+        }
+        return json.loads(json.dumps(identity))
 
     def _resume(self, echo: Callable[[str], None]) -> int:
-        state_file = self.folder / "progress.json"
-        if not (state_file.is_file() and self.checkpoint.is_file()):
+        if not (self._progress_file.is_file() and self.checkpoint.is_file()):
             echo(f"nothing to resume in {self.folder}: starting anew")
             return 0
-        state = json.loads(state_file.read_text(encoding="utf-8"))
-        if state["config"] != json.loads(json.dumps(self.config.to_dict())):
-            raise ValueError(
-                f"{self.folder} holds a run with another configuration: pass another "
-                "output, or resume=false to start anew"
-            )
-        self.strategy, _ = load_checkpoint(self.strategy, self.checkpoint)
+        self.strategy, done = load_checkpoint(self.strategy, self.checkpoint)
         self.model = self.strategy.model
-        self.seconds = state["seconds"]
-        echo(f"resumed after {state['done']} experiences")
-        return int(state["done"])
+        self.seconds = self._stored_progress()["seconds"][:done]
+        echo(f"resumed after {done} experiences")
+        return done
+
+    @property
+    def _progress_file(self) -> Path:
+        return self.folder / "progress.json"
+
+    def _stored_progress(self) -> dict[str, Any]:
+        try:
+            state = json.loads(self._progress_file.read_text(encoding="utf-8"))
+            return {**state, "seconds": list(state["seconds"])}
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{self._progress_file} is damaged ({error}): delete the folder"
+            ) from None
+
+    def _start_anew(self) -> int:
+        # A later resume must not find the weights of an earlier try.
+        self.checkpoint.unlink(missing_ok=True)
+        return 0
+
+    def _claim_folder(self) -> None:
+        """Refuse a folder of another run; results of an earlier try go."""
+        if self._progress_file.is_file():
+            state, own = self._stored_progress(), self._identity()
+            differing = sorted(key for key in own if own[key] != state.get(key))
+            if differing:
+                raise ValueError(
+                    f"{self.folder} holds a run with another configuration: it differs "
+                    f"in {differing}; pass another output, or delete the folder"
+                )
+        (self.folder / "results.json").unlink(missing_ok=True)
 
     def _progress(self, number: int) -> str:
         took = self.seconds[-1]

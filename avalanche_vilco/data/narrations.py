@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from avalanche_vilco.data.errors import DataError
+from avalanche_vilco.data.features.npz import check_bounded
 from avalanche_vilco.data.handles import PerProcess, open_lmdb
 from avalanche_vilco.data.report import DataReport, Tally
 
@@ -356,7 +357,10 @@ def _tokens(
     if member.file_size > MAX_ARRAY_BYTES:
         raise _too_large(path, query_id, member.file_size)
     try:
-        array = _array(archive.read(member))
+        check_bounded(member)
+        with archive.open(member) as file:
+            # No more than it declares, whatever it holds.
+            array = _array(file.read(member.file_size))
     except (
         zipfile.BadZipFile,
         zlib.error,

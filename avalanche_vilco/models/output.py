@@ -120,15 +120,14 @@ def _point_grid(points: int, n_steps: int, device: torch.device) -> PointGrid:
     for level in range(levels):
         stride = 2**level
         count = padded // stride
-        steps.append(torch.arange(count) * stride)
-        strides.append(torch.full((count,), stride))
+        steps.append(torch.arange(count, device=device) * stride)
+        strides.append(torch.full((count,), stride, device=device))
         low = 0.0 if level == 0 else 2.0**level
         high = torch.inf if level == levels - 1 else 2.0 ** (level + 2)
-        reach.append(torch.tensor([low, high]).expand(count, 2))
+        bounds = [torch.full((count,), end, device=device) for end in (low, high)]
+        reach.append(torch.stack(bounds, dim=1))
     return PointGrid(
-        torch.cat(steps).float().to(device),
-        torch.cat(strides).float().to(device),
-        torch.cat(reach).to(device),
+        torch.cat(steps).float(), torch.cat(strides).float(), torch.cat(reach)
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -39,9 +39,13 @@ class MemoryFigures:
         return asdict(self)
 
 
+_Key = tuple[str, tuple[int, ...]]
+"""A training sample: its clip and the queries asked of it."""
+
+
 @dataclass
 class _Found:
-    clip_ids: list[str] = field(default_factory=list)
+    samples: set[_Key] = field(default_factory=set)
     auxiliary_bytes: int = 0
 
 
@@ -54,8 +58,8 @@ def memory_figures(
     :param benchmark: that it was trained on.
     """
     train = benchmark.moments["train"]
-    found = _search(strategy, [sample.clip.clip_id for sample in train.samples])
-    kept = set(found.clip_ids)
+    found = _search(strategy, [(s.clip.clip_id, s.asked) for s in train.samples])
+    kept = {clip_id for clip_id, _ in found.samples}
     clips = {s.clip.clip_id: s.clip for s in train.samples if s.clip.clip_id in kept}
     scale = train.store.time_scale
     steps = sum(
@@ -63,32 +67,39 @@ def memory_figures(
         for name, clip in clips.items()
     )
     return MemoryFigures(
-        samples=len(found.clip_ids),
+        samples=len(found.samples),
         clips=len(clips),
         hours=sum(c.duration_sec for c in clips.values()) / 3600,
-        share_of_training_samples=len(found.clip_ids) / len(train),
+        share_of_training_samples=len(found.samples) / len(train),
         exemplar_bytes=round(steps) * train.store.width * FLOAT32_BYTES,
         auxiliary_bytes=found.auxiliary_bytes,
     )
 
 
-def _search(strategy: Any, clip_ids: list[str]) -> _Found:
+def _search(strategy: Any, samples: Sequence[_Key]) -> _Found:
     found = _Found()
+    asked_with = {channel: asked for _, asked in samples for channel in asked}
     roots = [p for p in strategy.plugins if not isinstance(p, EvaluationPlugin)]
     # Cumulative and JointTraining keep data on the strategy itself.
     roots += [getattr(strategy, name, None) for name in ("dataset", "_experiences")]
     own = {id(strategy), id(strategy.model), id(strategy.optimizer)}
     own.update(id(p) for p in strategy.model.parameters())
-    datasets: dict[int, set[str]] = {}
     for thing in _walk(roots, own):
         if isinstance(thing, AvalancheDataset):
-            datasets[id(thing)] = set(thing.clip_ids) if len(thing) else set()
+            found.samples.update(_stored(thing, asked_with))
         elif isinstance(thing, MomentTargets):
-            datasets[id(thing)] = {clip_ids[i] for i in thing.sample.tolist()}
+            found.samples.update(samples[i] for i in thing.sample.tolist())
         elif isinstance(thing, Tensor):
             found.auxiliary_bytes += thing.numel() * thing.element_size()
-    found.clip_ids = sorted(set().union(*datasets.values()))
     return found
+
+
+def _stored(
+    data: AvalancheDataset, asked_with: Mapping[int, tuple[int, ...]]
+) -> Iterator[_Key]:
+    if len(data):
+        for clip_id, head in zip(data.clip_ids, data.targets, strict=True):
+            yield clip_id, asked_with[head]
 
 
 def _walk(roots: list[Any], seen: set[int]) -> Iterator[Any]:

@@ -80,7 +80,9 @@ def matrices_csv(matrices: Mapping[str, TaskMatrix]) -> str:
         for i, row in enumerate(matrix.values):
             for j, value in enumerate(row):
                 reason = matrix.why(i, j) or ""
-                writer.writerow([name, i, j, "" if reason else repr(value), reason])
+                writer.writerow(
+                    [name, i, j, "" if reason else repr(float(value)), reason]
+                )
     return table.getvalue()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from avalanche_vilco.evaluation.matrix import TaskMatrix
-from avalanche_vilco.reports.results import MAIN_METRIC
+from avalanche_vilco.reports.results import MAIN_METRIC, RESULTS_VERSION
 
 
 def read_results(folders: Iterable[Path]) -> list[dict[str, Any]]:
@@ -25,18 +25,50 @@ def read_results(folders: Iterable[Path]) -> list[dict[str, Any]]:
         path = Path(folder) / "results.json"
         if not path.is_file():
             raise FileNotFoundError(f"no {path}: the run has not finished")
-        results.append(json.loads(path.read_text(encoding="utf-8")))
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if result.get("results_version") != RESULTS_VERSION:
+            raise ValueError(
+                f"{path}: expected results of version {RESULTS_VERSION} but got "
+                f"{result.get('results_version')}"
+            )
+        results.append(result)
     return results
 
 
 def by_strategy(
     results: Iterable[Mapping[str, Any]],
 ) -> dict[str, list[Mapping[str, Any]]]:
-    """Runs of each strategy, seeds ascending."""
+    """Runs of each strategy, seeds ascending.
+
+    :raises ValueError: runs of one strategy differ in more than their seed.
+    """
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for result in sorted(results, key=lambda r: r["config"]["seed"]):
         groups.setdefault(result["config"]["strategy"], []).append(result)
+    for strategy, runs in groups.items():
+        _check_comparable(strategy, runs)
     return groups
+
+
+def _check_comparable(strategy: str, runs: Sequence[Mapping[str, Any]]) -> None:
+    seeds = [run["config"]["seed"] for run in runs]
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"{strategy}: a seed occurs twice among {seeds}")
+    first = _besides_seed(runs[0])
+    for run in runs[1:]:
+        other = _besides_seed(run)
+        differing = sorted(key for key in first if first[key] != other.get(key))
+        if differing:
+            raise ValueError(
+                f"{strategy}: seeds {seeds[0]} and {run['config']['seed']} differ in "
+                f"{differing}; make a table for each"
+            )
+
+
+def _besides_seed(run: Mapping[str, Any]) -> dict[str, Any]:
+    facts = {**run["config"], "data files": run["data"]["files"]}
+    facts["protocol"] = run["benchmark"]["protocol"]
+    return {key: value for key, value in facts.items() if key != "seed"}
 
 
 def markdown_table(
@@ -76,12 +108,13 @@ def _departures(results: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def mean_and_spread(values: Sequence[float | None]) -> str:
-    """Mean ± standard deviation in percent, ``-`` where a value is not defined."""
+    """Mean ± standard deviation in percent, no spread of one value; ``-`` where a
+    value is not defined."""
     known = [100 * value for value in values if value is not None]
     if not known or len(known) < len(values):
         return "-"
-    spread = statistics.stdev(known) if len(known) > 1 else 0.0
-    return f"{statistics.mean(known):.1f} ± {spread:.1f}"
+    mean = f"{statistics.mean(known):.1f}"
+    return mean if len(known) == 1 else f"{mean} ± {statistics.stdev(known):.1f}"
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,10 +70,13 @@ def chance_level(
     :param averages: ``"plain"``, or ``"cumulative"`` to weigh an experience by the
         queries seen when it was learnt.
     :param options: ``device`` and ``batch_size`` of :func:`recall_of`.
-    :return: value by name, in [0, 1]; the counterpart of P_T.
+    :return: value by name, in [0, 1], the counterpart of P_T: experiences without a
+        window do not count. NaN where there is nothing to score, or but one clip.
     """
     whole = benchmark.moments["test"]
     clips = [sample.clip.clip_id for sample in whole.samples]
+    if len(set(clips)) < 2:
+        return {name: math.nan for recall in recalls for name in recall.names}
     store = ShuffledFeatures(whole.store, clips, seed)
     experiences = _by_experience(whole.samples)
     scores = [
@@ -83,12 +87,16 @@ def chance_level(
     seen = [max(own[0].asked) + 1 for own in experiences]
     weights = seen if averages == "cumulative" else [1] * len(seen)
     return {
-        name: sum(
-            weight * score[name] for weight, score in zip(weights, scores, strict=True)
-        )
-        / sum(weights)
+        name: _mean_known([score[name] for score in scores], weights)
         for name in scores[0]
     }
+
+
+def _mean_known(values: Sequence[float], weights: Sequence[float]) -> float:
+    pairs = zip(values, weights, strict=True)
+    known = [(value, weight) for value, weight in pairs if not math.isnan(value)]
+    total = sum(weight for _, weight in known)
+    return sum(v * w for v, w in known) / total if known else math.nan
 
 
 def _by_experience(samples: Sequence[MomentSample]) -> list[list[MomentSample]]:

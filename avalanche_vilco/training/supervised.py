@@ -48,6 +48,7 @@ class ViLCoReplay(BatchObjectMixin, stock.Replay):
         criterion: Any,
         mem_size: int = 200,
         unit: str = "samples",
+        memory_seed: int = 0,
         evaluator: Any = moment_evaluator,
         **kwargs: Any,
     ) -> None:
@@ -56,6 +57,7 @@ class ViLCoReplay(BatchObjectMixin, stock.Replay):
         :param mem_size: samples kept, shared equally by experiences.
         :param unit: what ``mem_size`` counts: ``"samples"``, or ``"class_slots"`` as
             in the public code, see ``ClassSlotBuffer``.
+        :param memory_seed: of the draws of class slots.
         :raises ValueError: unknown unit.
         """
         if unit not in ("samples", "class_slots"):
@@ -72,7 +74,7 @@ class ViLCoReplay(BatchObjectMixin, stock.Replay):
         )
         if unit == "class_slots":
             replay = next(p for p in self.plugins[::-1] if isinstance(p, ReplayPlugin))
-            replay.storage_policy = ClassSlotBuffer(mem_size)
+            replay.storage_policy = ClassSlotBuffer(mem_size, seed=memory_seed)
 
 
 class ViLCoEWC(BatchObjectMixin, stock.EWC):

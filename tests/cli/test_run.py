@@ -75,9 +75,14 @@ def test_scores_are_those_of_the_matrices(replay) -> None:
 
 
 def test_matrix_table_gives_a_reason_for_each_empty_cell(replay) -> None:
-    folder, _ = replay
+    folder, results = replay
     with (folder / "matrices.csv").open() as file:
         cells = list(csv.DictReader(file))
+    for cell in cells:
+        i, j = int(cell["after_training"]), int(cell["evaluated_on"])
+        expected = results["matrices"][cell["metric"]]["p"][i][j]
+        assert cell["value"] == "" if expected is None else True
+        assert expected is None or float(cell["value"]) == expected
     assert len(cells) == 12 * 25
     for cell in cells:
         future = int(cell["evaluated_on"]) > int(cell["after_training"])
@@ -140,9 +145,60 @@ def test_interrupted_run_resumes_to_the_same_weights(
         assert resumed[key] == replay[1][key]
 
 
-def test_resuming_another_configuration_is_refused(replay, root: Path) -> None:
+@pytest.mark.parametrize("resume", [True, False])
+def test_folder_of_another_configuration_is_refused(
+    replay, root: Path, resume: bool
+) -> None:
     with pytest.raises(ValueError, match="another configuration"):
-        small_run(root, replay[0], resume=True)
+        small_run(root, replay[0], resume=resume)
+    assert (replay[0] / "results.json").is_file()
+
+
+def test_stop_between_progress_and_checkpoint_trains_nothing_twice(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replay
+) -> None:
+    from avalanche_vilco.cli import run as module
+
+    options = {"strategy": "replay", "strategy_options": {"mem_size": 5}}
+    save, saved = module.save_checkpoint, []
+
+    def save_once(*args: object) -> None:
+        if saved:
+            raise KeyboardInterrupt
+        saved.append(save(*args))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "save_checkpoint", save_once)
+        with pytest.raises(KeyboardInterrupt):
+            small_run(root, tmp_path, **options)
+    resumed = small_run(root, tmp_path, resume=True, **options)
+    assert len(resumed["seconds"]) == 5
+    for key in ("final_weights_sha256", "matrices"):
+        assert resumed[key] == replay[1][key]
+
+
+def test_damaged_progress_is_named(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "progress.json").write_text('{"config": ')
+    with pytest.raises(ValueError, match=r"progress\.json is damaged"):
+        small_run(root, tmp_path)
+
+
+def test_memory_of_joint_counts_a_clip_once_for_each_experience_that_asks_it(
+    root: Path, tmp_path: Path
+) -> None:
+    folder, options = tmp_path / "joint", {"dataset_root": root}
+    options["protocol"] = "shared_clips"
+    results = run(
+        "vilco_mq",
+        "joint",
+        epochs=1,
+        output=folder,
+        benchmark_options=options,
+        echo=lambda line: None,
+    )
+    memory = results["memory"]
+    assert memory["share_of_training_samples"] == 1
+    assert memory["samples"] > memory["clips"]
 
 
 def test_joint_fills_the_last_row_only(root: Path, tmp_path: Path) -> None:

@@ -70,7 +70,20 @@ def _feature_entry(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
             f"{named[0].filename} declares {named[0].file_size} bytes; more than "
             f"{MAX_ARRAY_BYTES} are refused"
         )
+    check_bounded(named[0])
     return named[0]
+
+
+def check_bounded(entry: zipfile.ZipInfo) -> None:
+    """Refuse compressions of which a stated size cannot be unpacked alone.
+
+    :raises ValueError: neither stored nor deflated, which is all that NumPy writes.
+    """
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(
+            f"{entry.filename} is compressed by method {entry.compress_type}; expected "
+            "a member that is stored or deflated"
+        )
 
 
 def _stored_bytes(value: memoryview, entry: zipfile.ZipInfo) -> memoryview:

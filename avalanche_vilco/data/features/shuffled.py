@@ -18,8 +18,8 @@ from avalanche_vilco.data.features.store import (
 class ShuffledFeatures:
     """Features that say nothing about their clip: the chance level of a model.
 
-    A clip reads, in random order, steps of another clip of the same set. What the
-    model knows without looking (how frequent, how long) remains.
+    A clip reads steps drawn at random, with repeats, from another clip of the set.
+    What the model knows without looking (how frequent, how long) remains.
 
     :param store: the true features.
     :param clip_ids: clips among which donors are drawn, at least two.
@@ -50,7 +50,7 @@ class ShuffledFeatures:
         return self._store.shape(clip_id)
 
     def read(self, clip_id: str, start: int = 0, stop: int | None = None) -> Tensor:
-        """Steps of another clip in random order, (T, C) float32, T of this clip."""
+        """Random steps of another clip, (T, C) float32, T of this clip."""
         check_window(start, stop)
         steps, _ = self._store.shape(clip_id)
         donor = self._store.read(self._donor[clip_id])

@@ -54,7 +54,8 @@ class VisualQueryHits(NamedTuple):
     :param n_frames: ground-truth frames per size, ``(3,)``.
     :param n_recovered: those recovered, ``(3, len(RECOVERY_IOU))``.
     :param n_success: queries answered with success, ``(3, len(SUCCESS_IOU))``.
-    :param n_broken: tracks whose frames repeat or leave gaps, ``()``.
+    :param n_broken: tracks whose frames repeat or leave gaps, and predictions that
+        answer a query that is not there, ``()``.
     """
 
     scores: Tensor
@@ -162,7 +163,8 @@ def visual_query_hits(
     given = _with_padding_last(predicted, len(scores))
     extent, reach = _extent(asked, n_queries), _extent(given, len(scores))
     padding = queries < 0
-    query = queries.clamp(min=0)
+    unknown = queries >= n_queries
+    query = queries.clamp(min=0, max=n_queries)
     overlaps = _Overlaps.of(given, reach, asked, extent, query)
     tolerance = TIOU_TOLERANCE if reference is None else 0.0
 
@@ -186,7 +188,7 @@ def visual_query_hits(
         n_frames=_count(size, extent.n_boxes),
         n_recovered=_count(size_of_prediction, recovered * best),
         n_success=_count(size_of_prediction, success & best),
-        n_broken=extent.n_broken + reach.n_broken,
+        n_broken=extent.n_broken + reach.n_broken + unknown.sum(),
     )
 
 
