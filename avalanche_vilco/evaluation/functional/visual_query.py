@@ -200,13 +200,14 @@ def pooled_visual_query_scores(
     :param hits: hits and counts of a whole data set.
     :param reference: public evaluator to reproduce, None for our own rules.
     :return: scores by "all", "small", "medium" and "large".
-    :raises ValueError: if a track has gaps or repeats a frame.
+    :raises ValueError: if a track has gaps, repeats a frame or answers a query that is
+        not there.
     """
     n_broken = int(hits.n_broken)
     if n_broken:
         raise ValueError(
             "expected tracks of consecutive frames, each once, but got "
-            f"{n_broken} tracks with gaps or repeated frames"
+            f"{n_broken} tracks with gaps or repeated frames, or for unknown queries"
         )
     by_size = dict(zip(SIZE_BINS, _scores_of(hits, reference), strict=True))
     together = hits._replace(

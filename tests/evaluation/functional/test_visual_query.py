@@ -286,3 +286,18 @@ def test_tensors_of_several_devices_are_refused():
     zero = torch.zeros(1, dtype=torch.long)
     with pytest.raises(ValueError, match="all tensors on one device but got"):
         visual_query_scores(good, torch.ones(1, device="meta"), zero, good, 1)
+
+
+def test_answer_to_an_unknown_query_is_refused_not_scored():
+    box = torch.tensor([[0.0, 0.0, 9.0, 9.0]] * 2)
+    frames, owner = torch.tensor([0, 1]), torch.tensor([0, 0])
+    asked = Tracks(box, torch.tensor([50, 51]), owner)
+    for unknown in (1, 2, 7):
+        with pytest.raises(ValueError, match="unknown queries"):
+            visual_query_scores(
+                Tracks(box, frames, owner),
+                torch.tensor([0.9]),
+                torch.tensor([unknown]),
+                asked,
+                n_queries=1,
+            )
