@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from avalanche_vilco.data.errors import DataError
+from avalanche_vilco.data.files import cache_folder, sha256_of, written_whole
 from avalanche_vilco.data.text import read_query_text
 
 PROMPT = "when did i {}?"
 """The public code's question about a category."""
-CACHE_VARIABLE = "AVALANCHE_VILCO_CACHE"
 _CACHE_VERSION = "1"
 _BATCH = 32
 _HINT = (
@@ -99,10 +97,7 @@ def _require_model(folder: Path) -> None:
 def _cache_folder(given: Path | str | None) -> Path:
     if given is not None:
         return Path(given).expanduser()
-    ours = os.environ.get(CACHE_VARIABLE)
-    users = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    base = Path(ours) if ours else Path(users) / "avalanche_vilco"
-    return base.expanduser() / "clip_text"
+    return cache_folder() / "clip_text"
 
 
 def _key(folder: Path, prompt: str, labels: Iterable[str]) -> str:
@@ -112,14 +107,8 @@ def _key(folder: Path, prompt: str, labels: Iterable[str]) -> str:
     for path in sorted(folder.iterdir()):
         if path.suffix in {".json", ".txt", ".safetensors"}:
             digest.update(f"{path.name} {path.stat().st_size}\n".encode())
-            _add_content(digest, path)
+            digest.update(sha256_of(path).encode())
     return digest.hexdigest()[:32]
-
-
-def _add_content(digest: Any, path: Path) -> None:
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
 
 
 def _read_cached(path: Path, labels: Sequence[str]) -> dict[str, Tensor] | None:
@@ -130,16 +119,9 @@ def _read_cached(path: Path, labels: Sequence[str]) -> dict[str, Tensor] | None:
 
 
 def _write_whole(path: Path, tokens: Mapping[str, Tensor]) -> None:
-    """Write beside the target and move: a reader sees all of the file or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-    os.close(handle)
-    try:
-        save_file({label: value.contiguous() for label, value in tokens.items()}, name)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with written_whole(path) as unfinished:
+        entries = {label: value.contiguous() for label, value in tokens.items()}
+        save_file(entries, unfinished)
 
 
 def load_clip_text_encoder(folder: Path | str, device: str = "cpu") -> Encode:

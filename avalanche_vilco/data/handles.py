@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from avalanche_vilco.data.errors import DataError
@@ -35,6 +36,21 @@ class PerProcess(Generic[T]):
         return {"_open": self._open, "_opened": None}
 
 
+def import_lmdb() -> ModuleType:
+    """The package ``lmdb``, an optional extra.
+
+    :raises ImportError: not installed; says how.
+    """
+    try:
+        import lmdb
+    except ImportError:
+        raise ImportError(
+            "LMDB files need the package lmdb, an optional extra: "
+            "pip install 'avalanche-vilco[lmdb]'"
+        ) from None
+    return lmdb
+
+
 _LMDB_OPENED: dict[tuple[int, int], tuple[int, Any]] = {}
 
 
@@ -52,11 +68,7 @@ def open_lmdb(path: Path | str) -> Any:
     :raises DataError: it is no LMDB, or it is truncated.
     """
     path = Path(path)
-    try:
-        import lmdb
-    except ImportError:
-        message = f"{path} is an LMDB: pip install 'avalanche-vilco[lmdb]'"
-        raise ImportError(message) from None
+    lmdb = import_lmdb()
     file = path / "data.mdb" if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(f"no LMDB at {path}: expected {file}")

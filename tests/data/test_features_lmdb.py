@@ -119,7 +119,7 @@ def test_nothing_is_written_beside_a_database_that_is_read(tmp_path):
 def test_missing_package_names_the_extra(tmp_path, monkeypatch):
     database(tmp_path / "lmdb", {"clip": raw(features())})
     monkeypatch.setitem(sys.modules, "lmdb", None)
-    with pytest.raises(ImportError, match=r"pip install avalanche-vilco\[lmdb\]"):
+    with pytest.raises(ImportError, match=r"pip install 'avalanche-vilco\[lmdb\]'"):
         LmdbFeatures(tmp_path / "lmdb")
 
 

@@ -1,6 +1,7 @@
 """One safetensors file for all clips: written whole or not at all."""
 
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from avalanche_vilco.data.features import (
     pack_features,
 )
 from avalanche_vilco.data.features import packed as packed_module
+from avalanche_vilco.data.features import store as store_module
 
 T, C = 20, 5
 IDS = ("clip-1", "clip-2", "clip-3")
@@ -168,6 +170,90 @@ def test_wrong_tensor_is_named_with_file_and_key(tensor, problem, tmp_path):
         PackedFeatures(path).preflight(dict.fromkeys(("a", "b", "odd"), T))
     (fault,) = caught.value.faults
     assert fault.startswith(f"odd: {path}[odd]: ") and problem in fault
+
+
+# Values that are not finite, and what need not be looked at again
+
+
+def with_a_bad_step(path: Path, step: int, dtype: torch.dtype = torch.float32) -> Path:
+    features = torch.ones(T, C, dtype=dtype)
+    features[step, 2] = torch.nan
+    save_file({"clip": features}, path)
+    return path
+
+
+windows = st.tuples(st.integers(0, T + 2), st.integers(0, T + 2)).map(sorted)
+
+
+@given(asked=st.lists(windows, min_size=1, max_size=12), bad=st.integers(0, T - 1))
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_damaged_value_is_found_whatever_was_read_before(asked, bad, dtype, tmp_path):
+    store = PackedFeatures(with_a_bad_step(tmp_path / "all.safetensors", bad, dtype))
+    for start, stop in asked:
+        if start <= bad < stop:
+            with pytest.raises(FeatureError, match=r"clip: .*holds NaN"):
+                store.read("clip", start, stop)
+        else:
+            read = store.read("clip", start, stop)
+            assert torch.equal(read, torch.ones(max(0, min(stop, T) - start), C))
+
+
+@pytest.fixture
+def checks(monkeypatch) -> list[int]:
+    """Steps of every window that was checked."""
+    seen: list[int] = []
+    check = store_module._copy_and_check
+
+    def counting(window):
+        seen.append(len(window))
+        return check(window)
+
+    monkeypatch.setattr(store_module, "_copy_and_check", counting)
+    return seen
+
+
+def test_steps_are_checked_when_first_read_and_not_again(packed, source, checks):
+    store = PackedFeatures(packed)
+    whole = source.read("clip-1")
+    checks.clear()
+    for start, stop in ((0, 10), (0, 10), (2, 8), (5, 15), (0, 15), (14, 99), (0, 99)):
+        assert torch.equal(store.read("clip-1", start, stop), whole[start:stop])
+    assert checks == [10, 10, 6]
+    store.read("clip-2")
+    assert checks[3:] == [T + 1]
+
+
+def test_another_process_checks_for_itself(packed, checks):
+    store = PackedFeatures(packed)
+    before = len(pickle.dumps(store))
+    for clip_id in IDS:
+        store.read(clip_id)
+    copy = pickle.dumps(store)
+    assert len(copy) == before
+    pickle.loads(copy).read("clip-1")
+    assert checks == [T, T + 1, T + 2, T]
+
+
+def test_file_put_in_place_of_an_open_one_is_not_seen(packed, tmp_path):
+    store = PackedFeatures(packed)
+    before = store.read("clip-1")
+    save_file({"clip-1": torch.full((T, C), torch.nan)}, tmp_path / "other")
+    (tmp_path / "other").replace(packed)
+    assert torch.equal(store.read("clip-1"), before)
+    with pytest.raises(FeatureError, match="holds NaN"):
+        PackedFeatures(packed).read("clip-1")
+
+
+def test_file_that_is_opened_at_each_read_is_checked_at_each_read(source):
+    source.read("clip-1")
+    np.save(source.folder / "clip-1.npy", np.full((T, C), np.nan))
+    with pytest.raises(FeatureError, match="holds NaN"):
+        source.read("clip-1")
 
 
 @given(data=st.data())

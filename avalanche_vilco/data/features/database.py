@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
-import uuid
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,7 +15,8 @@ from avalanche_vilco.data.errors import DataError, FeatureError
 from avalanche_vilco.data.features.npz import npz_array, npz_header
 from avalanche_vilco.data.features.packed import plan_packing, read_all
 from avalanche_vilco.data.features.store import FeatureStore, Header, StoredFeatures
-from avalanche_vilco.data.handles import PerProcess, open_lmdb
+from avalanche_vilco.data.files import written_whole
+from avalanche_vilco.data.handles import PerProcess, import_lmdb, open_lmdb
 
 DATA_FILE = "data.mdb"
 
@@ -50,7 +48,7 @@ class LmdbFeatures(StoredFeatures):
 
     def __init__(self, path: Path | str) -> None:
         super().__init__(path)
-        _lmdb()
+        import_lmdb()
         if not self._data_file.is_file():
             raise FileNotFoundError(f"no LMDB at {self.source}: no {self._data_file}")
         self._opened = PerProcess(partial(_Opened, self._data_file))
@@ -124,17 +122,6 @@ class _Opened:
         return self.transaction.get(key)
 
 
-def _lmdb() -> ModuleType:
-    try:
-        import lmdb
-    except ImportError as error:
-        raise ImportError(
-            "features in an LMDB need the package lmdb, an optional extra: "
-            "pip install avalanche-vilco[lmdb]"
-        ) from error
-    return lmdb
-
-
 def _is_raw(value: memoryview) -> bool:
     return value[:4] == _RAW_MAGIC
 
@@ -188,13 +175,8 @@ def pack_features_lmdb(
     """
     path = Path(path)
     plan = plan_packing(store, clip_ids, path, dtype)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.unfinished")
-    try:
+    with written_whole(path) as unfinished:
         _write(store, plan, unfinished, dtype, show_progress)
-        unfinished.rename(path)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     return path
 
 
@@ -206,7 +188,7 @@ def _write(
     show_progress: bool,
 ) -> None:
     n_bytes = sum(t * c * dtype.itemsize + 2**14 for t, c in plan.values())
-    environment = _lmdb().open(str(folder), map_size=n_bytes + 2**26, sync=False)
+    environment = import_lmdb().open(str(folder), map_size=n_bytes + 2**26, sync=False)
     with environment:
         steps = read_all(store, plan, dtype, show_progress)
         for clip_id, features in zip(plan, steps, strict=True):

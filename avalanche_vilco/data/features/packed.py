@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -19,6 +16,7 @@ from torch import Tensor
 from avalanche_vilco.data.errors import FeatureError
 from avalanche_vilco.data.features.files import slice_header
 from avalanche_vilco.data.features.store import FeatureStore, Header, StoredFeatures
+from avalanche_vilco.data.files import written_whole
 from avalanche_vilco.data.handles import PerProcess
 
 _TIME_SCALES = "time_scales"
@@ -31,7 +29,8 @@ _RESERVED_KEY = "__metadata__"
 class PackedFeatures(StoredFeatures):
     """One safetensors file with a tensor (T, C) a clip, the clip's uid its key.
 
-    The file is mapped once a process and a window copies its own bytes only.
+    The file is mapped once a process and a window copies its own bytes only. Steps are
+    checked for NaN and infinity when a process first reads them.
     :func:`pack_features` writes such files.
 
     :param file: the file.
@@ -68,8 +67,20 @@ class PackedFeatures(StoredFeatures):
         return slice_header(self._file.handle.get_slice(clip_id))
 
     def _stored(self, clip_id: str) -> Tensor:
-        self._check_key(clip_id)
-        return self._file.handle.get_tensor(clip_id)
+        return self._clip(clip_id).steps
+
+    def _checked_steps(self, clip_id: str) -> bytearray:
+        # Sound, because the mapping outlives the file's name: a file that takes its
+        # place is not seen. Packed files get their name when they are complete and are
+        # not written into.
+        return self._clip(clip_id).checked
+
+    def _clip(self, clip_id: str) -> _Clip:
+        opened = self._file
+        if clip_id not in opened.clips:
+            self._check_key(clip_id)
+            opened.clips[clip_id] = _Clip(opened.handle.get_tensor(clip_id))
+        return opened.clips[clip_id]
 
     def _check_key(self, clip_id: str) -> None:
         if clip_id not in self._file.keys:
@@ -85,8 +96,20 @@ class PackedFeatures(StoredFeatures):
             raise self._fault(f"{self.source}: {problem}: {first}") from error
 
 
+class _Clip:
+    """A view of the mapped file and which of its steps were seen to be finite."""
+
+    def __init__(self, steps: Tensor) -> None:
+        self.steps = steps
+
+    @cached_property
+    def checked(self) -> bytearray:
+        return bytearray(len(self.steps))
+
+
 class _Opened:
     def __init__(self, path: Path) -> None:
+        self.clips: dict[str, _Clip] = {}
         self.handle = safe_open(path, framework="pt").__enter__()
         self.keys = frozenset(self.handle.keys())
         scales = json.loads((self.handle.metadata() or {}).get(_TIME_SCALES, "{}"))
@@ -125,7 +148,7 @@ def pack_features(
     plan = plan_packing(store, clip_ids, path, dtype)
     if _RESERVED_KEY in plan:
         raise ValueError(f"{_RESERVED_KEY!r} is reserved and cannot be a clip's uid")
-    with _atomic(path) as file:
+    with written_whole(path) as unfinished, unfinished.open("wb") as file:
         file.write(_file_header(store, plan, dtype))
         for features in read_all(store, plan, dtype, show_progress):
             features.numpy().tofile(file)
@@ -220,18 +243,3 @@ def _file_header(
     # Padded so that the tensors start aligned, as the format advises.
     text += b" " * (-len(text) % 64)
     return len(text).to_bytes(8, "little") + text
-
-
-@contextmanager
-def _atomic(path: Path) -> Iterator[BinaryIO]:
-    """A file that gets its name when it is complete and on disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.unfinished")
-    try:
-        with unfinished.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)

@@ -124,6 +124,14 @@ class StoredFeatures(ABC):
     def _stored(self, clip_id: str) -> Tensor | np.ndarray:
         """Steps as stored, not copied; may raise anything."""
 
+    def _checked_steps(self, clip_id: str) -> bytearray | None:
+        """A byte a step, 1 where it was seen to be finite; ``None``: not kept.
+
+        Only for a store that maps a clip once: where each read maps a file, it may
+        be another one each time.
+        """
+        return None
+
     def _check_source(self) -> None:  # noqa: B027  most stores have nothing to check
         """Raise :class:`FeatureError` if no clip can be read at all."""
 
@@ -161,10 +169,16 @@ class StoredFeatures(ABC):
         """
         check_window(start, stop)
         with self._named(clip_id):
-            features, is_finite = _copy_steps(self._stored(clip_id), start, stop)
+            window = _window(self._stored(clip_id), start, stop)
+            checked = self._checked_steps(clip_id)
+            if checked is not None and 0 not in checked[start:stop]:
+                return _copy_window(window)
+            features, is_finite = _copy_and_check(window)
         if not is_finite:
             name = Path(self.locate(clip_id)).name
             raise self._fault(f"{clip_id}: {name} holds NaN or infinity")
+        if checked is not None:
+            checked[start:stop] = b"\1" * len(features)
         return features
 
     def preflight(
@@ -246,13 +260,23 @@ def faults_of(
     return []
 
 
-def _copy_steps(
+def _window(
     stored: Tensor | np.ndarray, start: int, stop: int | None
-) -> tuple[Tensor, bool]:
-    """Steps as float32, copied block by block, and whether all are finite."""
+) -> Tensor | np.ndarray:
     if stored.ndim != 2:
         raise ValueError(f"expected a (T, C) tensor but got shape {(*stored.shape,)}")
-    window = stored[start:stop]
+    return stored[start:stop]
+
+
+def _copy_window(window: Tensor | np.ndarray) -> Tensor:
+    """Steps as float32."""
+    features = torch.empty((*window.shape,), dtype=torch.float32)
+    _copy(features, window)
+    return features
+
+
+def _copy_and_check(window: Tensor | np.ndarray) -> tuple[Tensor, bool]:
+    """Steps as float32, copied block by block, and whether all are finite."""
     features = torch.empty((*window.shape,), dtype=torch.float32)
     block = max(1, _BLOCK_BYTES // max(1, 4 * window.shape[1]))
     total = 0.0

@@ -1,0 +1,68 @@
+"""Files written whole, their hashes, and the folder where ours are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+CACHE_VARIABLE = "AVALANCHE_VILCO_CACHE"
+
+
+def cache_folder() -> Path:
+    """Where generated and computed files are kept: ``$AVALANCHE_VILCO_CACHE``, else
+    ``$XDG_CACHE_HOME/avalanche_vilco``, else ``~/.cache/avalanche_vilco``."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser()
+    users = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(users).expanduser() / "avalanche_vilco"
+
+
+def sha256_of(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Where to write a file or folder that takes its name when it is complete.
+
+    A reader sees what was there before, or all of the new content; of a write that
+    fails nothing stays.
+
+    :param path: the name; its folder is made if absent.
+    :return: the place to write to, beside ``path``.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.unfinished")
+    try:
+        yield unfinished
+        if unfinished.is_file():
+            # Else a power cut could leave the name on an empty file.
+            with unfinished.open("rb") as file:
+                os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        if unfinished.is_dir():
+            shutil.rmtree(unfinished, ignore_errors=True)
+        else:
+            unfinished.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file whole, in UTF-8.
+
+    :param path: file to write or replace.
+    :param text: its content.
+    """
+    with written_whole(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
