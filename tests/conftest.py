@@ -17,6 +17,49 @@ def shared_dir() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def mq_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A generated data root for all tests, which copy it to change it.
+
+    Ten queries in five groups, 20 + 10 annotated clips and 2 without labels.
+    """
+    from avalanche_vilco.data.mini import generate_mini_mq
+
+    return generate_mini_mq(
+        tmp_path_factory.mktemp("data") / "mq",
+        n_train=20,
+        n_val=10,
+        n_test=2,
+        group_size=2,
+        min_train_clips=2,
+        min_val_clips=1,
+        clip_sec=(40.0, 60.0),
+        median_window_sec=4.0,
+    )
+
+
+@pytest.fixture(scope="session")
+def finished_runs(mq_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of runs of one epoch, ``<strategy>/seed<seed>``: naive and replay with two
+    seeds, the upper bound with one. Copy it to change it."""
+    from avalanche_vilco.cli.run import run
+
+    folder = tmp_path_factory.mktemp("outputs")
+    jobs = [("naive", 0), ("naive", 1), ("replay", 0), ("replay", 1)]
+    for strategy, seed in [*jobs, ("upper_bound", 0)]:
+        run(
+            "vilco_mq",
+            strategy,
+            seed,
+            epochs=1,
+            strategy_options={"mem_size": 3} if strategy == "replay" else {},
+            benchmark_options={"dataset_root": mq_root},
+            output=folder / strategy / f"seed{seed}",
+            echo=lambda line: None,
+        )
+    return folder
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     """Small tensors gain nothing from threads, and lose much on a busy machine."""

@@ -37,7 +37,7 @@ def query_groups(
     :param order: ``None`` is the fixed order, or ``"queries"`` if a seed is given;
         ``"queries"`` shuffles categories, ``"groups"`` keeps the fixed groups and
         shuffles their order; a sequence lists all categories in order of learning.
-    :param seed: seed of a shuffled order.
+    :param seed: seed of a shuffled order; a listed order takes none.
     :return: category ids of each experience.
     :raises ValueError: sizes or order do not fit; says what would.
     """
@@ -50,6 +50,8 @@ def query_groups(
         ordered = rng.permutation(ordered).tolist()
     elif shuffle is None and order is not None:
         ordered = _explicit_order(label_ids, order)
+        if seed is not None:
+            raise ValueError(f"a listed order is not shuffled: leave seed={seed} out")
     ends = np.cumsum(sizes).tolist()
     groups = [ordered[end - size : end] for size, end in zip(sizes, ends, strict=True)]
     if shuffle == "groups":

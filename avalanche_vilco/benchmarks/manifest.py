@@ -20,10 +20,10 @@ from avalanche_vilco.benchmarks.protocols import PROTOCOLS, STREAMS, Split, Stre
 from avalanche_vilco.data.ego4d import (
     MomentAnnotations,
     MomentClip,
-    decode_json_object,
-    number_lists,
 )
 from avalanche_vilco.data.errors import DataError
+from avalanche_vilco.data.files import write_atomically
+from avalanche_vilco.data.schema import convert, decode_json_object
 
 MANIFEST_FORMAT = "avalanche_vilco split"
 MANIFEST_VERSION = 1
@@ -120,13 +120,13 @@ def window_counts(streams: Streams) -> dict[str, list[int]]:
 
 
 def write_manifest(manifest: SplitManifest, path: Path | str) -> None:
-    """Write a manifest.
+    """Write a manifest; a file of that name is replaced whole.
 
     :param manifest: what to write.
     :param path: file to write, JSON.
     """
     text = json.dumps(manifest.to_dict(), ensure_ascii=False, indent=1)
-    Path(path).write_text(text + "\n", encoding="utf-8")
+    write_atomically(Path(path), text + "\n")
 
 
 def read_manifest(path: Path | str) -> SplitManifest:
@@ -151,12 +151,7 @@ def parse_manifest(raw: Any, file: Path | str = "manifest") -> SplitManifest:
     :param file: named in errors.
     :raises DataError: as :func:`read_manifest`.
     """
-    try:
-        manifest = msgspec.convert(raw, type=SplitManifest)
-    except msgspec.ValidationError as error:
-        problem, _, where = str(error).partition(" - at `$")
-        field = number_lists(where.strip("`").lstrip("."), raw, ()) or None
-        raise DataError(file, problem, field=field, hint=_HINT) from None
+    manifest = convert(raw, SplitManifest, file, hint=_HINT)
     check_manifest(manifest, file)
     return manifest
 

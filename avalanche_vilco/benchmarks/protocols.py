@@ -9,6 +9,7 @@ of the real file stands in ``docs/protocols.md``.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from avalanche_vilco.benchmarks.reference_split import (
     reference_places,
 )
 from avalanche_vilco.data.ego4d import MomentClip, read_moment_annotations
+from avalanche_vilco.data.errors import DataError
 from avalanche_vilco.data.moments import MomentSample
 from avalanche_vilco.data.report import DataReport
 
@@ -344,12 +346,25 @@ def file_counts(path: Path | str, protocol: str) -> list[StreamCount]:
     return stream_counts(stream_samples(split, groups, rule))
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print the counts of all protocols on an annotation file."""
-    for name in PROTOCOLS:
-        print(f"## {name}\n\n{counts_table(file_counts(arguments[0], name))}\n")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the counts of all protocols on an annotation file.
+
+    :param arguments: command-line arguments; those of the process if not given.
+    :return: exit status.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m avalanche_vilco.benchmarks.protocols",
+        description="Print what each protocol keeps of an annotation file.",
+    )
+    parser.add_argument("file", metavar="FILE", help="processed annotation file")
+    file = parser.parse_args(arguments).file
+    try:
+        for name in PROTOCOLS:
+            print(f"## {name}\n\n{counts_table(file_counts(file, name))}\n")
+    except (FileNotFoundError, DataError) as error:
+        parser.exit(1, f"error: {error}\n")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -10,7 +10,6 @@ same}``, clip = ``{"id", "fps", "duration", "segments" (N, 2) float32, "labels",
 
 from __future__ import annotations
 
-import hashlib
 import math
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from avalanche_vilco.benchmarks.manifest import (
 from avalanche_vilco.benchmarks.protocols import REFERENCE, stream_samples
 from avalanche_vilco.data.ego4d import MomentAnnotations, check_plain_id
 from avalanche_vilco.data.errors import DataError
+from avalanche_vilco.data.files import sha256_of
 from avalanche_vilco.data.moments import MomentSample
 from avalanche_vilco.data.untrusted import load_untrusted
 
@@ -79,18 +79,10 @@ def read_reference_metadata(path: Path | str) -> SplitManifest:
         groups=groups,
         streams=streams,
         windows=windows,
-        source={"file": path.name, "sha256": _sha256(path)},
+        source={"file": path.name, "sha256": sha256_of(path)},
     )
     check_manifest(manifest, path)
     return manifest
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(2**20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _get(path: Path, spot: str, raw: Any, key: str, kind: type) -> Any:

@@ -51,11 +51,7 @@ from avalanche_vilco.data.ego4d import (
     MomentClip,
     read_moment_annotations,
 )
-from avalanche_vilco.data.ego4d_official import (
-    OFFICIAL_FILES,
-    is_official_folder,
-    read_official_moments,
-)
+from avalanche_vilco.data.ego4d_official import read_official_moments
 from avalanche_vilco.data.errors import DataError
 from avalanche_vilco.data.features import (
     LENGTH_TOLERANCE_STEPS,
@@ -64,13 +60,22 @@ from avalanche_vilco.data.features import (
     FeatureStore,
     open_features,
 )
+from avalanche_vilco.data.layout import (
+    ANNOTATION_FILES,
+    FEATURE_FOLDER,
+    QUERY_TEXT_FILE,
+    find_annotations,
+)
 from avalanche_vilco.data.mini import MINI_MQ_VERSION, mini_mq_root
 from avalanche_vilco.data.moments import MomentDataset, MomentSample
+from avalanche_vilco.data.narrations import (
+    ClipNarrations,
+    NarrationStore,
+    narration_files,
+)
 from avalanche_vilco.data.report import DataReport
 from avalanche_vilco.data.text import hashed_query_text, read_query_text
 
-ANNOTATION_FILES = ("ego4d_clip_annotations_v2.json", "ego4d_clip_annotations.json")
-QUERY_TEXT_FILE = "query_text.safetensors"
 DATA_ROOT_VARIABLE = "AVALANCHE_VILCO_DATA"
 EMBEDDED_CACHE_BYTES = 32 * 2**20
 """Holds the whole embedded default: its small files cost more to open than to read."""
@@ -92,6 +97,7 @@ def vilco_mq(
     features_per_sec: float | None = None,
     grid: int | None = None,
     query_text: Path | str | None = None,
+    narrations: bool | NarrationStore = False,
     missing: str = "error",
     length_tolerance: float = LENGTH_TOLERANCE_STEPS,
     valid_share: float | None = None,
@@ -120,12 +126,14 @@ def vilco_mq(
         there, ``query_text.safetensors``. ``None`` takes the folder named by the
         environment variable ``AVALANCHE_VILCO_DATA`` where it is set, else the
         embedded generated default, whose results compare with nothing published.
-    :param n_experiences: number of experiences; must divide the queries.
+    :param n_experiences: number of experiences; must divide the queries. If
+        ``group_sizes`` are given they set it.
     :param protocol: ``"exclusive"``, ``"shared_clips"`` or ``"reference"``.
     :param order: order of learning: ``None`` is the order of category ids (with a
         seed: ``"queries"``), ``"queries"`` shuffles queries, ``"groups"`` shuffles
         the fixed groups, a sequence of category ids sets it.
-    :param seed: seed of a shuffled order; train, valid and test share the order.
+    :param seed: seed of a shuffled order; train, valid and test share the order. A
+        listed order takes none.
     :param group_sizes: queries of each experience, instead of equal sizes.
     :param return_task_id: label samples with their experience instead of 0.
     :param annotations: annotation file or folder, if not in ``dataset_root``.
@@ -142,6 +150,9 @@ def vilco_mq(
         1024).
     :param query_text: safetensors file of token features, label -> (L, C). Without
         one, each word has a fixed random vector: stated in ``benchmark.info``.
+    :param narrations: have training samples carry sentences about their clips, for
+        self-supervision: ``True`` reads them from ``dataset_root``, a store has them
+        already. Evaluation never sees any.
     :param missing: ``"error"`` lists all clips without features and stops, ``"drop"``
         leaves them out and counts them.
     :param length_tolerance: accepted difference, in steps, between the features'
@@ -197,8 +208,9 @@ def vilco_mq(
         source=source,
     )
     info = _info(files, read, rule, store, queries, return_task_id)
+    told = _told(narrations, files.root, read)
     benchmark = _benchmark(
-        streams, queries, store, read.report, info, pin, return_task_id
+        streams, queries, store, read.report, info, pin, return_task_id, told
     )
     return with_quirks(benchmark, quirks)
 
@@ -214,6 +226,7 @@ class _Files:
     features: FeatureSource
     query_text: Path | None
     source: str
+    root: Path | None
 
 
 @dataclass(frozen=True)
@@ -230,6 +243,15 @@ class _Grouping:
     group_sizes: Sequence[int] | None = None
     order: str | Sequence[int] | None = None
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        sizes, n = self.group_sizes, self.n_experiences
+        # Left at its default, the number is not a wish.
+        if sizes is not None and n not in (_Grouping.n_experiences, len(sizes)):
+            raise ValueError(
+                f"group_sizes {list(sizes)} make {len(sizes)} experiences, but "
+                f"n_experiences is {n}: leave one out"
+            )
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -292,6 +314,7 @@ def _find_files(
         _feature_source(base, features),
         text,
         source,
+        base,
     )
 
 
@@ -303,15 +326,11 @@ def _annotation_source(base: Path | None, annotations: Path | str | None) -> Pat
             return chosen
         base = chosen
     assert base is not None
-    folders = (base, base / "annotations")
-    processed = [folder / name for folder in folders for name in ANNOTATION_FILES]
-    found = [path for path in processed if path.is_file()]
-    found += [folder for folder in folders if is_official_folder(folder)]
-    if found:
-        return found[0]
-    expected = ", ".join((*ANNOTATION_FILES, *OFFICIAL_FILES.values()))
+    found = find_annotations(base)
+    if found is not None:
+        return found
     raise FileNotFoundError(
-        f"no annotation file in {base}: expected one of {expected} "
+        f"no annotation file in {base}: expected one of {', '.join(ANNOTATION_FILES)} "
         "there or in its folder annotations/; or pass annotations=FILE"
     )
 
@@ -321,7 +340,7 @@ def _feature_source(base: Path | None, features: FeatureSource | None) -> Featur
         return features
     if base is None:
         raise FileNotFoundError("pass features=FOLDER with one file a clip")
-    return base / "features"
+    return base / FEATURE_FOLDER
 
 
 def _read_annotations(
@@ -371,8 +390,7 @@ def _cut(clip: MomentClip) -> tuple[str, tuple[str, float, float, float]]:
 
 
 def _annotated(read: MomentAnnotations) -> list[MomentClip]:
-    """Clips of the streams: subset test has none of them, labelled or not."""
-    return [c for c in read.clips if len(c.windows_sec) and c.subset != "test"]
+    return [clip for clip in read.clips if clip.is_streamed]
 
 
 def _with_features(
@@ -488,6 +506,25 @@ def _check_training(path: Path, experiences: Sequence[Sequence[MomentSample]]) -
         raise DataError(path, problem, hint=hint)
 
 
+def _told(
+    narrations: bool | NarrationStore, root: Path | None, read: MomentAnnotations
+) -> ClipNarrations | None:
+    """Sentences about the annotated clips; those of other clips are counted."""
+    if narrations is False:
+        return None
+    if narrations is True:
+        if root is None:
+            raise FileNotFoundError(
+                "narrations=True reads them from dataset_root: pass one, or pass "
+                "narrations=NarrationStore(...)"
+            )
+        durations = {clip.clip_id: clip.duration_sec for clip in read.clips}
+        sentences, features = narration_files(root)
+        narrations = NarrationStore(sentences, features, durations_sec=durations)
+        read.report.include(narrations.report)
+    return ClipNarrations(narrations)
+
+
 def _info(
     files: _Files,
     read: MomentAnnotations,
@@ -520,12 +557,15 @@ def _benchmark(
     info: Mapping[str, Any],
     manifest: SplitManifest,
     return_task_id: bool,
+    told: ClipNarrations | None,
 ) -> QueryIncrementalBenchmark:
     every_query = [query for group in queries for query in group]
     experiences, moments = {}, {}
     for name, members in streams.items():
         samples = [sample for experience in members for sample in experience]
-        data = moments[name] = MomentDataset(samples, store, len(every_query))
+        sentences = told if name == "train" else None
+        data = MomentDataset(samples, store, len(every_query), sentences)
+        moments[name] = data
         ends = np.cumsum([len(experience) for experience in members]).tolist()
         experiences[name] = [
             _experience(data, range(end - len(own), end), e, queries, return_task_id)

@@ -22,7 +22,6 @@ from avalanche_vilco.data.ego4d import (
 )
 from avalanche_vilco.data.ego4d_official import (
     OFFICIAL_FILES,
-    is_official_folder,
     read_official_moments,
 )
 from avalanche_vilco.data.errors import DataError, FeatureError
@@ -32,16 +31,16 @@ from avalanche_vilco.data.features import (
     FeatureStore,
     open_features,
 )
-from avalanche_vilco.data.mini import (
-    ANNOTATION_FILE,
+from avalanche_vilco.data.layout import (
+    ANNOTATION_FILES,
     FEATURE_FOLDER,
-    NARRATION_FEATURE_FILE,
-    NARRATION_FILE,
     QUERY_TEXT_FILE,
+    find_annotations,
 )
 from avalanche_vilco.data.narrations import (
     Narration,
     NarrationFeatures,
+    narration_files,
     open_narration_features,
     read_narrations,
 )
@@ -51,9 +50,8 @@ __all__ = ["Paths", "examine", "main"]
 
 DEEP_BYTES = 2**30
 """Contents are read without being asked where features take no more than this."""
-ANNOTATION_FILES = (ANNOTATION_FILE, "ego4d_clip_annotations.json")
-NARRATION_LMDB = "narration_features.lmdb"
 MAX_ANNOTATION_FAULTS = 25
+_NOT_ASKED_FOR = "nothing to do: no stream asks for them"
 _FIX_RECORD = "mend the record, or fetch the file again"
 
 
@@ -71,26 +69,16 @@ class Paths:
     @classmethod
     def under(cls, root: Path, **given: Path | None) -> Paths:
         """The usual places under a root, but for those given."""
-        lmdb = root / NARRATION_LMDB
+        sentences, embeddings = narration_files(root)
         usual = {
-            "annotations": _annotation_place(root),
+            "annotations": find_annotations(root),
             "features": root / FEATURE_FOLDER,
             "query_text": root / QUERY_TEXT_FILE,
-            "narrations": root / NARRATION_FILE,
-            "narration_features": lmdb
-            if lmdb.exists()
-            else root / NARRATION_FEATURE_FILE,
+            "narrations": sentences,
+            "narration_features": embeddings,
         }
         usual.update({name: path for name, path in given.items() if path is not None})
         return cls(**usual)  # type: ignore[arg-type]
-
-
-def _annotation_place(root: Path) -> Path | None:
-    folders = (root, root / "annotations")
-    processed = [folder / name for folder in folders for name in ANNOTATION_FILES]
-    found = [place for place in processed if place.is_file()]
-    found += [folder for folder in folders if is_official_folder(folder)]
-    return found[0] if found else None
 
 
 def examine(
@@ -143,7 +131,7 @@ def _examine_annotations(
 ) -> tuple[MomentAnnotations | None, frozenset[str]]:
     """Annotations without the records at fault, and the ids of all records."""
     if path is None:
-        names = ", ".join((*ANNOTATION_FILES, *OFFICIAL_FILES.values()))
+        names = ", ".join(ANNOTATION_FILES)
         problem = f"no annotation file, expected one of {names}"
         remedy = "they come with Ego4D's moment queries; nothing else can be compared"
         diagnosis.fault("annotations", root, problem, remedy)
@@ -259,17 +247,16 @@ def _examine_features(
 def _report_missing(
     diagnosis: Diagnosis, source: Path, clips: Sequence[MomentClip]
 ) -> None:
-    labelled = [clip for clip in clips if len(clip.windows_sec)]
-    for subset in sorted({clip.subset for clip in labelled}):
-        ids = [clip.clip_id for clip in labelled if clip.subset == subset]
+    streamed = [clip for clip in clips if clip.is_streamed]
+    for subset in sorted({clip.subset for clip in streamed}):
+        ids = [clip.clip_id for clip in streamed if clip.subset == subset]
         problem = f"{len(ids)} {subset} clips have no features"
         remedy = "extract or copy them, or pass missing='drop' to leave them out"
         diagnosis.fault("features", source, problem, remedy, ids)
-    ids = [clip.clip_id for clip in clips if not len(clip.windows_sec)]
+    ids = [clip.clip_id for clip in clips if not clip.is_streamed]
     if ids:
-        problem = f"{len(ids)} clips without windows have no features"
-        remedy = "nothing to do: no stream asks for them"
-        diagnosis.note("features", source, problem, remedy, ids)
+        problem = f"{len(ids)} clips of no stream have no features"
+        diagnosis.note("features", source, problem, _NOT_ASKED_FOR, ids)
 
 
 def _report_leftovers(
@@ -294,11 +281,12 @@ def _examine_present(
     clips: Sequence[MomentClip],
 ) -> None:
     expected = {c.clip_id: c.duration_sec * c.features_per_sec for c in clips}
+    unasked = frozenset(clip.clip_id for clip in clips if not clip.is_streamed)
     faulty: set[str] = set()
     try:
         store.preflight(expected)
     except FeatureError as error:
-        faulty = _add_feature_faults(diagnosis, source, error)
+        faulty = _add_feature_faults(diagnosis, source, error, unasked)
     sound = [clip_id for clip_id in expected if clip_id not in faulty]
     if sound:
         diagnosis.counts["features"]["width"] = store.width
@@ -306,17 +294,21 @@ def _examine_present(
         try:
             store.read(clip_id)
         except FeatureError as error:
-            _add_feature_faults(diagnosis, source, error)
+            _add_feature_faults(diagnosis, source, error, unasked)
 
 
 def _add_feature_faults(
-    diagnosis: Diagnosis, source: Path, error: FeatureError
+    diagnosis: Diagnosis, source: Path, error: FeatureError, unasked: frozenset[str]
 ) -> set[str]:
+    """Faults of clips; of those that no stream asks for they are notes."""
     faulty: set[str] = set()
     for fault in error.faults:
         clip_id, _, problem = fault.partition(": ")
         faulty.add(clip_id)
-        diagnosis.fault("features", source, problem, COPY_AGAIN, [clip_id])
+        if clip_id in unasked:
+            diagnosis.note("features", source, problem, _NOT_ASKED_FOR, [clip_id])
+        else:
+            diagnosis.fault("features", source, problem, COPY_AGAIN, [clip_id])
     return faulty
 
 
@@ -362,7 +354,7 @@ def _examine_narrations(
     for fault in faults:
         diagnosis.add_error("narrations", fault, _FIX_RECORD)
     told = [one for clip in by_clip.values() for one in clip]
-    rejected = report.stage("narrations", "windows").rejected
+    rejected = report.stage("narrations", "sentences").rejected
     diagnosis.counts["narrations"] = {"clips": len(by_clip), "windows": len(told)}
     _note_windows(diagnosis, sentences, rejected, told, annotations, known)
     if features in there:

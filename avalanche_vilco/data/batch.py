@@ -212,7 +212,12 @@ class ClipBatch(TensorBatch):
     """Video features of a batch of clips: what the model may see."""
 
     padding: ClassVar[Mapping[str, float]] = {"features": 0.0, "valid": False}
-    optional: ClassVar[Mapping[str, float]] = {"shown": True}
+    optional: ClassVar[Mapping[str, float]] = {
+        "shown": True,
+        "narrations": 0.0,
+        "narrated": 0.0,
+        "sentences": -1,
+    }
 
     features: Tensor
     """(B, T, C) float32, zero beyond a clip's end."""
@@ -221,6 +226,32 @@ class ClipBatch(TensorBatch):
     shown: Tensor | None
     """(B, K) bool, the queries whose text the model sees with the clip; None, as
     everywhere but in the reference protocol: all queries learnt so far."""
+    narrations: Tensor | None
+    """(B, S, C) float32 embeddings of sentences about the clip, for self-supervision;
+    None, as in evaluation: no model looks at them to localise."""
+    narrated: Tensor | None
+    """(B, S, 2) float32 grid steps that the sentences are about."""
+    sentences: Tensor | None
+    """(B, S) int64, equal where the wording is, -1 where there is no sentence."""
+
+
+class QueryClipBatch(ClipBatch):
+    """Video features of a batch of clips, and the question asked of each.
+
+    A clip that several questions are asked of is in the batch several times.
+    """
+
+    padding: ClassVar[Mapping[str, float]] = {
+        **ClipBatch.padding,
+        "tokens": 0.0,
+        "valid_tokens": False,
+    }
+
+    tokens: Tensor
+    """(B, L, C) float32 token features of the questions, zero beyond a question's end;
+    C is not the video features' width."""
+    valid_tokens: Tensor
+    """(B, L) bool, True on the question's own tokens, which come first."""
 
 
 class MomentTargets(TensorBatch):
@@ -265,9 +296,23 @@ def collate_moments(samples: Sequence[Sequence[Any]]) -> list[Any]:
     :param samples: inputs and targets are dicts of tensors without the batch dim.
     :return: ``[ClipBatch, MomentTargets, *attributes]``, attributes as tensors.
     """
+    return _collate(ClipBatch, samples)
+
+
+def collate_queries(samples: Sequence[Sequence[Any]]) -> list[Any]:
+    """Mini-batch of samples ``(inputs, targets, *attributes)`` with a question each.
+
+    :param samples: as in :func:`collate_moments`; inputs have ``tokens`` and
+        ``valid_tokens`` too.
+    :return: ``[QueryClipBatch, MomentTargets, *attributes]``.
+    """
+    return _collate(QueryClipBatch, samples)
+
+
+def _collate(kind: type[ClipBatch], samples: Sequence[Sequence[Any]]) -> list[Any]:
     inputs, targets, *attributes = zip(*samples, strict=True)
     return [
-        _stack(ClipBatch, inputs),
+        _stack(kind, inputs),
         _stack(MomentTargets, targets),
         *(torch.as_tensor(values) for values in attributes),
     ]

@@ -11,7 +11,6 @@ of the features (steps a second). Ego4D's own files are read by
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +24,7 @@ import numpy.typing as npt
 
 from avalanche_vilco.data.errors import DataError
 from avalanche_vilco.data.report import DataReport, Tally
+from avalanche_vilco.data.schema import convert, decode_json_object
 
 SUBSETS = ("train", "val", "test")
 WINDOW_POLICIES = ("clipped", "raw")
@@ -53,6 +53,11 @@ class MomentClip:
     """(N,) category of each window, as in the file."""
     video_start_sec: float | None = None
     """Start of the clip in seconds of its parent video, if the file says it."""
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether a stream can have it: subset test makes none, labelled or not."""
+        return self.subset != "test" and len(self.windows_sec) > 0
 
 
 @dataclass(frozen=True)
@@ -153,39 +158,6 @@ def moment_annotations(
     return MomentAnnotations(clips, names, report, label_id_source)
 
 
-def decode_json_object(path: Path, content: bytes, *, hint: str) -> dict[str, Any]:
-    """Decode a JSON object and refuse keys that occur twice.
-
-    :param path: file, for messages.
-    :param content: its bytes.
-    :param hint: what the file should be.
-    :raises DataError: not JSON, truncated, not an object, or a key occurs twice.
-    """
-
-    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        unique = dict(pairs)
-        if len(unique) != len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            problem = f"the key {twice!r} occurs twice in one object"
-            advice = "only the last would count: leave one"
-            raise DataError(path, problem, record=unique.get("clip_id"), hint=advice)
-        return unique
-
-    try:
-        decoded = json.loads(content, object_pairs_hook=no_duplicates)
-    except DataError:
-        raise
-    except (ValueError, RecursionError) as error:
-        advice = "the file may be truncated: compare its size and fetch it again"
-        raise DataError(path, f"not valid JSON: {error}", hint=advice) from None
-    if not isinstance(decoded, dict):
-        kind = type(decoded).__name__
-        problem = f"expected a JSON object of clips but got a {kind}"
-        raise DataError(path, problem, hint=hint)
-    return decoded
-
-
 def _decode_records(path: Path, content: bytes) -> dict[str, ClipRecord]:
     records = decode_json_object(path, content, hint=_LAYOUT_HINT)
     if not records:
@@ -194,46 +166,14 @@ def _decode_records(path: Path, content: bytes) -> dict[str, ClipRecord]:
 
 
 def _record(path: Path, clip_id: str, raw: Any) -> ClipRecord:
-    try:
-        return msgspec.convert(raw, type=ClipRecord)
-    except msgspec.ValidationError as error:
-        problem, _, where = str(error).partition(" - at `$")
-        name = _field_name(where.strip("`").lstrip("."), raw)
-        raise DataError(
-            path, problem, record=clip_id, field=name, hint=_LAYOUT_HINT
-        ) from None
-
-
-def _field_name(where: str, raw: Any) -> str | None:
-    """Name of the field at fault, with the window's number, which msgspec omits."""
-    return number_lists(where, raw, (WindowRecord,)) or None
-
-
-def number_lists(where: str, raw: Any, kinds: Sequence[type]) -> str:
-    """Put numbers in for the ``[...]`` of a path that msgspec names.
-
-    :param where: path of the first fault, ``annotations[...].label``.
-    :param raw: the object that was refused.
-    :param kinds: type of the elements of each list on the way.
-    :return: ``annotations[3].label``; deeper lists keep no number.
-    """
-    parts = where.split("[...]")
-    named = ""
-    for part, kind in zip(parts[:-1], kinds, strict=False):
-        for name in part.strip(".").split("."):
-            raw = raw[name]
-        number = next(i for i, one in enumerate(raw) if not _fits(one, kind))
-        named += f"{part}[{number}]"
-        raw = raw[number]
-    return named + "".join(parts[min(len(parts) - 1, len(kinds)) :])
-
-
-def _fits(raw: Any, kind: type) -> bool:
-    try:
-        msgspec.convert(raw, type=kind)
-    except msgspec.ValidationError:
-        return False
-    return True
+    return convert(
+        raw,
+        ClipRecord,
+        path,
+        hint=_LAYOUT_HINT,
+        record=clip_id,
+        lists=(WindowRecord,),
+    )
 
 
 def _label_names(

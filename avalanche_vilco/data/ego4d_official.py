@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -29,13 +29,12 @@ from avalanche_vilco.data.ego4d import (
     check_finite,
     check_label,
     check_window_policy,
-    decode_json_object,
     moment_annotations,
-    number_lists,
     read_moment_annotations,
 )
 from avalanche_vilco.data.errors import DataError
 from avalanche_vilco.data.report import DataReport
+from avalanche_vilco.data.schema import convert, decode_json_object
 
 OFFICIAL_FILES = {
     "train": "moments_train.json",
@@ -50,6 +49,8 @@ FEATURES_PER_SEC = 1.8741513727840071
 
 _LAYOUT_HINT = "expected the layout of Ego4D's moments_train.json"
 _KNOWN_VERSION = re.compile(r"v?[12](?:[._]\d+)*\Z")
+
+T = TypeVar("T")
 
 
 class _Label(msgspec.Struct):
@@ -165,16 +166,9 @@ def _read_file(path: Path, report: DataReport) -> _File:
 
 
 def _convert(
-    path: Path, record: str | None, raw: Any, kind: Any, lists: Sequence[type]
-) -> Any:
-    try:
-        return msgspec.convert(raw, type=kind)
-    except msgspec.ValidationError as error:
-        problem, _, where = str(error).partition(" - at `$")
-        name = number_lists(where.strip("`").lstrip("."), raw, lists) or None
-        raise DataError(
-            path, problem, record=record, field=name, hint=_LAYOUT_HINT
-        ) from None
+    path: Path, record: str | None, raw: Any, kind: type[T], lists: Sequence[type]
+) -> T:
+    return convert(raw, kind, path, hint=_LAYOUT_HINT, record=record, lists=lists)
 
 
 def _check_versions(contents: Mapping[Path, _File]) -> None:

@@ -15,15 +15,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import re
 import sys
-import tempfile
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,15 +29,31 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save as to_safetensors
 
+from avalanche_vilco.data.files import cache_folder, sha256_of
+from avalanche_vilco.data.generated import (
+    Array,
+    cached_root,
+    coverage,
+    draw_uid,
+    folder_sha256,
+    seeded_stream,
+    slow_noise,
+    token_features,
+    unit,
+    unit_noise,
+    words_of,
+)
+from avalanche_vilco.data.layout import (
+    ANNOTATION_FILE,
+    FEATURE_FOLDER,
+    QUERY_TEXT_FILE,
+)
+from avalanche_vilco.data.narrations import NARRATION_FEATURE_FILE, NARRATION_FILE
+
 __all__ = [
-    "ANNOTATION_FILE",
-    "FEATURE_FOLDER",
     "MANIFEST_FILE",
     "MINI_MQ_CATEGORIES",
     "MINI_MQ_VERSION",
-    "NARRATION_FEATURE_FILE",
-    "NARRATION_FILE",
-    "QUERY_TEXT_FILE",
     "MiniMQConfig",
     "dataset_statistics",
     "generate_mini_mq",
@@ -48,14 +61,8 @@ __all__ = [
 ]
 
 MINI_MQ_VERSION = "1"
-ANNOTATION_FILE = "ego4d_clip_annotations_v2.json"
-FEATURE_FOLDER = "features"
-QUERY_TEXT_FILE = "query_text.safetensors"
-NARRATION_FILE = "format_unique_pretrain_data_v2.jsonl"
-NARRATION_FEATURE_FILE = "narration_features.npz"
 MANIFEST_FILE = "manifest.json"
 
-Array: TypeAlias = NDArray[np.float64]
 Record: TypeAlias = dict[str, Any]
 
 MINI_MQ_CATEGORIES: tuple[tuple[str, ...], ...] = (
@@ -143,7 +150,6 @@ _GROUP_WEIGHTS = (0.28, 0.22, 0.19, 0.17, 0.14)
 _SUBSETS = ("train", "val", "test")
 _WORLD, _PLAN, _LAYOUT, _FEATURES, _NARRATION = range(5)
 _MIN_WINDOW_SEC = 0.601
-_SUBSTEPS = 8
 _DUPLICATE_TOLERANCE_SEC = 1e-3
 
 
@@ -234,12 +240,6 @@ def _require_between(name: str, value: int, low: int, high: int) -> None:
         raise ValueError(f"expected {name} in [{low}, {high}] but got {value}")
 
 
-def _stream(config: MiniMQConfig, *address: int) -> np.random.Generator:
-    """One independent stream per address, so that a clip's draws are its own."""
-    sequence = np.random.SeedSequence(config.seed, spawn_key=address)
-    return np.random.Generator(np.random.PCG64(sequence))
-
-
 # --- What the world looks like: shared by all clips ---------------------------------
 
 
@@ -259,34 +259,24 @@ class _World:
     narration_map: Array  # (C, C_narration)
 
 
-def _unit(rows: Array) -> Array:
-    unit: Array = rows / np.linalg.norm(rows, axis=-1, keepdims=True)
-    return unit
-
-
-def _unit_noise(rng: np.random.Generator, *shape: int) -> Array:
-    """Random directions: unit vectors along the last axis."""
-    return _unit(rng.standard_normal(shape))
-
-
 def _draw_world(config: MiniMQConfig) -> _World:
-    rng = _stream(config, _WORLD)
+    rng = seeded_stream(config.seed, _WORLD)
     n, width = config.n_categories, config.feature_width
     prototypes = _draw_prototypes(config, rng)
-    cues = [_unit_noise(rng, width) for _ in range(2)]
-    own_cues = [0.7 * _unit_noise(rng, n, width) for _ in range(2)]
+    cues = [unit_noise(rng, width) for _ in range(2)]
+    own_cues = [0.7 * unit_noise(rng, n, width) for _ in range(2)]
     near = rng.integers(n, size=len(_DISTRACTOR_SENTENCES))
-    elsewhere = _unit_noise(rng, len(near), width)
+    elsewhere = unit_noise(rng, len(near), width)
     text_map = rng.standard_normal((width, config.text_width))
     narration_map = rng.standard_normal((width, config.narration_width))
     return _World(
         label_weights=_draw_label_weights(config, rng),
         length_offsets=0.5 * rng.standard_normal(n),
         prototypes=prototypes,
-        start_cues=_unit(cues[0] + own_cues[0]),
-        end_cues=_unit(cues[1] + own_cues[1]),
-        distractors=_unit(prototypes[near] + elsewhere),
-        backgrounds=0.8 * _unit_noise(rng, config.n_groups, width),
+        start_cues=unit(cues[0] + own_cues[0]),
+        end_cues=unit(cues[1] + own_cues[1]),
+        distractors=unit(prototypes[near] + elsewhere),
+        backgrounds=0.8 * unit_noise(rng, config.n_groups, width),
         gains=np.exp(0.2 * rng.standard_normal((config.n_groups, width))),
         text_map=text_map / config.text_width**0.5,
         narration_map=narration_map / config.narration_width**0.5,
@@ -299,12 +289,12 @@ def _draw_prototypes(config: MiniMQConfig, rng: np.random.Generator) -> Array:
     Confusable pairs across groups are what makes learning a later group disturb an
     earlier one.
     """
-    shared = _unit_noise(rng, config.group_size, config.feature_width)
-    own = _unit_noise(rng, config.n_categories, config.feature_width)
+    shared = unit_noise(rng, config.group_size, config.feature_width)
+    own = unit_noise(rng, config.n_categories, config.feature_width)
     family = np.concatenate(
         [rng.permutation(config.group_size) for _ in range(config.n_groups)]
     )
-    return _unit(0.45**0.5 * shared[family] + 0.55**0.5 * own)
+    return unit(0.45**0.5 * shared[family] + 0.55**0.5 * own)
 
 
 def _draw_label_weights(config: MiniMQConfig, rng: np.random.Generator) -> Array:
@@ -337,11 +327,9 @@ class _ClipPlan:
     required: tuple[int, ...]  # labels it must contain, so that none is absent
 
     def rng(self, config: MiniMQConfig, purpose: int) -> np.random.Generator:
-        return _stream(config, purpose, _SUBSETS.index(self.subset), self.index)
-
-
-def _draw_uid(rng: np.random.Generator) -> str:
-    return str(uuid.UUID(bytes=rng.bytes(16), version=4))
+        return seeded_stream(
+            config.seed, purpose, _SUBSETS.index(self.subset), self.index
+        )
 
 
 def _plan_clips(config: MiniMQConfig) -> list[_ClipPlan]:
@@ -353,7 +341,7 @@ def _plan_subset(config: MiniMQConfig, subset: str) -> list[_ClipPlan]:
     scenario_counts = np.zeros(config.n_groups)
     n_parents = 0
     while len(plans) < config.clip_count(subset):
-        rng = _stream(config, _PLAN, _SUBSETS.index(subset), n_parents)
+        rng = seeded_stream(config.seed, _PLAN, _SUBSETS.index(subset), n_parents)
         n_clips = 1 + int(rng.choice(3, p=(0.62, 0.27, 0.11)))
         n_clips = min(n_clips, config.clip_count(subset) - len(plans))
         deficit = _group_weights(config) * (len(plans) + n_clips) - scenario_counts
@@ -376,7 +364,7 @@ def _plan_parent(
 
     Times are multiples of 1/8 s, so that duration = end - start holds exactly.
     """
-    video_id = _draw_uid(rng)
+    video_id = draw_uid(rng)
     shortest, longest = config.clip_sec
     full = rng.random(n_clips) < config.full_length_share
     lengths = np.where(full, longest, rng.uniform(shortest, longest, n_clips))
@@ -462,7 +450,7 @@ class _Clip:
 
 def _draw_clip(config: MiniMQConfig, world: _World, plan: _ClipPlan) -> _Clip:
     rng = plan.rng(config, _LAYOUT)
-    uid = _draw_uid(rng)
+    uid = draw_uid(rng)
     events: list[_Event] = []
     for label in _draw_labels(config, world, plan, rng):
         events += _draw_events(config, world, plan, label, rng)
@@ -584,25 +572,16 @@ def _features(config: MiniMQConfig, world: _World, clip: _Clip) -> Array:
     """
     rng = clip.plan.rng(config, _FEATURES)
     steps = max(1, round(clip.plan.duration * config.fps))
-    out = _background(config, steps, rng)
+    out = slow_noise(steps, config.feature_width, config.noise, rng)
     out += world.backgrounds[clip.plan.scenario]
     # Clips of one parent share a place, so they share this offset too.
     place = int(uuid.UUID(clip.plan.video_id)) % 2**32
-    place_rng = _stream(config, _FEATURES, len(_SUBSETS), place)
-    out += 0.4 * _unit_noise(place_rng, out.shape[1])
+    place_rng = seeded_stream(config.seed, _FEATURES, len(_SUBSETS), place)
+    out += 0.4 * unit_noise(place_rng, out.shape[1])
     for event in clip.events:
         _add_event(config, world, event, out, rng)
     out *= world.gains[clip.plan.scenario]
     return out
-
-
-def _background(config: MiniMQConfig, steps: int, rng: np.random.Generator) -> Array:
-    """Slow (AR(1), coefficient 0.8, stationary) plus white background."""
-    slow, white = rng.standard_normal((2, steps, config.feature_width))
-    for i in range(1, steps):
-        slow[i] = 0.8 * slow[i - 1] + 0.6 * slow[i]
-    background: Array = config.noise * (0.8 * slow + 0.6 * white)
-    return background
 
 
 def _add_event(
@@ -615,30 +594,19 @@ def _add_event(
     """Add one instance to the features, in place; overlapping events add up."""
     table = world.prototypes if event.kind >= 0 else world.distractors
     row = event.kind if event.kind >= 0 else -1 - event.kind
-    appearance = 0.6 * _unit_noise(rng, out.shape[1])
+    appearance = 0.6 * unit_noise(rng, out.shape[1])
     strength = float(np.exp(0.25 * rng.standard_normal()))
     wobble = rng.normal(1, 0.2, len(out))
-    envelope = strength * wobble * _coverage(config, event.start, event.end, len(out))
+    envelope = (
+        strength * wobble * coverage(event.start, event.end, len(out), config.fps)
+    )
     out += envelope[:, None] * (table[row] + appearance)
     if event.kind < 0:
         return
     half = 0.5 / config.fps
     for second, cues in ((event.start, world.start_cues), (event.end, world.end_cues)):
-        pulse = _coverage(config, second - half, second + half, len(out))
+        pulse = coverage(second - half, second + half, len(out), config.fps)
         out += 0.6 * strength * pulse[:, None] * cues[row]
-
-
-def _coverage(config: MiniMQConfig, start: float, end: float, steps: int) -> Array:
-    """How much of each step an event with soft ends covers.
-
-    :return: (steps,), in [0, 1].
-    """
-    ramp = min(1.0, 0.25 * (end - start))
-    seconds = (np.arange(steps * _SUBSTEPS) + 0.5) / (config.fps * _SUBSTEPS)
-    rising = np.clip((seconds - start) / ramp + 0.5, 0, 1)
-    falling = np.clip((end - seconds) / ramp + 0.5, 0, 1)
-    covered: Array = (rising * falling).reshape(steps, _SUBSTEPS).mean(axis=1)
-    return covered
 
 
 # --- Text ---------------------------------------------------------------------------
@@ -648,40 +616,12 @@ def _readable(label: str) -> str:
     return label.strip('"').replace("_/_", " or ").replace("_", " ")
 
 
-def _words(sentence: str) -> list[str]:
-    return re.findall(r"[a-z0-9'-]+", sentence.lower())
-
-
-@lru_cache(maxsize=4096)
-def _word_vector(word: str, width: int) -> Array:
-    """A unit vector that depends on the word (and width) alone."""
-    digest = hashlib.sha256(f"{word}/{width}".encode()).digest()
-    sequence = np.random.SeedSequence(int.from_bytes(digest, "big"))
-    rng = np.random.Generator(np.random.PCG64(sequence))
-    return _unit_noise(rng, width)
-
-
-def _token_features(
-    words: Sequence[str], meaning: Array, rng: np.random.Generator
-) -> Array:
-    """One token a word: the word, what the query looks like, and noise.
-
-    :param meaning: (C,), what all the words together stand for.
-    :return: (L, C).
-    """
-    width = len(meaning)
-    tokens = np.stack([_word_vector(word, width) for word in words])
-    noise = rng.standard_normal(tokens.shape) * (0.4 / width**0.5)
-    tokens += 0.6 * meaning + noise
-    return tokens
-
-
 def _query_text(config: MiniMQConfig, world: _World) -> dict[str, NDArray[np.float32]]:
     meanings = world.prototypes @ world.text_map
     features: dict[str, NDArray[np.float32]] = {}
     for i, label in enumerate(config.labels):
-        rng = _stream(config, _WORLD, 1, i)
-        tokens = _token_features(_words(_readable(label)), meanings[i], rng)
+        rng = seeded_stream(config.seed, _WORLD, 1, i)
+        tokens = token_features(words_of(_readable(label)), meanings[i], rng)
         features[label] = tokens.astype(np.float32)
     return features
 
@@ -739,7 +679,7 @@ def _narrate_event(
         "query": sentence,
     }
     meaning = prototype @ world.narration_map
-    tokens = _token_features(_words(sentence), meaning, rng)
+    tokens = token_features(words_of(sentence), meaning, rng)
     return _Narration(record, tokens.astype(np.float16))
 
 
@@ -802,10 +742,6 @@ _SIZED_FILES = (
 )
 
 
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def _write_manifest(
     folder: Path, config: MiniMQConfig, annotations: Mapping[str, Record]
 ) -> None:
@@ -818,7 +754,8 @@ def _write_manifest(
         "seed": config.seed,
         "clips": Counter(record["subset"] for record in annotations.values()),
         "windows": sum(len(record["annotations"]) for record in annotations.values()),
-        "annotation_sha256": _sha256(folder / ANNOTATION_FILE),
+        "annotation_sha256": sha256_of(folder / ANNOTATION_FILE),
+        "features_sha256": folder_sha256(folder / FEATURE_FOLDER),
         "bytes": {name: (folder / name).stat().st_size for name in _SIZED_FILES},
     }
     text = json.dumps(manifest, indent=2) + "\n"
@@ -829,11 +766,10 @@ def _is_intact(folder: Path, config: MiniMQConfig) -> bool:
     """Whether a folder holds, as far as cheaply seen, all that was generated."""
     try:
         manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
-        n_features = sum(1 for _ in (folder / FEATURE_FOLDER).glob("*.pt"))
         return (
             manifest["fingerprint"] == config.fingerprint
-            and manifest["annotation_sha256"] == _sha256(folder / ANNOTATION_FILE)
-            and n_features == sum(manifest["clips"].values())
+            and manifest["annotation_sha256"] == sha256_of(folder / ANNOTATION_FILE)
+            and manifest["features_sha256"] == folder_sha256(folder / FEATURE_FOLDER)
             and all(
                 (folder / name).stat().st_size == size
                 for name, size in manifest["bytes"].items()
@@ -841,15 +777,6 @@ def _is_intact(folder: Path, config: MiniMQConfig) -> bool:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
-
-
-def _default_cache_dir() -> Path:
-    """``$AVALANCHE_VILCO_CACHE``, else our folder in the user's cache folder."""
-    chosen = os.environ.get("AVALANCHE_VILCO_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(user_cache).expanduser() / "avalanche_vilco"
 
 
 def mini_mq_root(
@@ -860,38 +787,21 @@ def mini_mq_root(
     A damaged or half-written folder is generated anew. Several processes may call this
     at once: the data appear in one move, and whoever comes second uses them.
 
-    :param cache_dir: folder that holds it; default ``$AVALANCHE_VILCO_CACHE``, else
-        ``$XDG_CACHE_HOME/avalanche_vilco``, else ``~/.cache/avalanche_vilco``.
+    :param cache_dir: folder that holds it; default
+        :func:`~avalanche_vilco.data.files.cache_folder`.
     :param config: another, smaller set (for tests); it gets a folder of its own.
     :return: ``<cache_dir>/mini_mq_v<version>``, in the layout of a Moment-Queries root.
     """
     config = config or MiniMQConfig()
-    cache = _default_cache_dir() if cache_dir is None else cache_dir
+    cache = cache_folder() if cache_dir is None else cache_dir
     is_default = config == MiniMQConfig()
     suffix = "" if is_default else f"_{config.fingerprint[:12]}"
     root = cache / f"mini_mq_v{MINI_MQ_VERSION}{suffix}"
-    if not _is_intact(root, config):
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".mini_mq-", dir=cache) as scratch:
-            fresh = generate_mini_mq(Path(scratch) / "fresh", config)
-            _move_into_place(fresh, root, config)
-    return root
-
-
-def _move_into_place(fresh: Path, root: Path, config: MiniMQConfig) -> None:
-    """Rename ``fresh`` to ``root`` unless another process has finished first."""
-    for attempt in range(10):
-        if _is_intact(root, config):
-            return
-        try:
-            if root.exists():
-                root.rename(fresh.parent / f"damaged-{attempt}")
-            fresh.rename(root)
-            return
-        except OSError as error:
-            # Another process moved the damaged folder or put its own in between.
-            reason = error
-    raise OSError(f"expected to be able to write {root} but got {reason!r}") from reason
+    return cached_root(
+        root,
+        lambda folder: generate_mini_mq(folder, config),
+        lambda folder: _is_intact(folder, config),
+    )
 
 
 # --- Statistics ---------------------------------------------------------------------

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from avalanche_vilco.data.ego4d import MomentClip
 from avalanche_vilco.data.features import FeatureStore
+from avalanche_vilco.data.narrations import ClipNarrations
 from avalanche_vilco.ops.timeline import seconds_to_grid
 
 Sample = tuple[dict[str, Tensor], dict[str, Tensor]]
@@ -40,14 +41,20 @@ class MomentDataset(Dataset[Sample]):
     :param samples: samples in stream order.
     :param store: where features are read.
     :param n_queries: number of queries of the whole benchmark.
+    :param narrations: sentences that come with the clips; for training alone.
     """
 
     def __init__(
-        self, samples: Sequence[MomentSample], store: FeatureStore, n_queries: int
+        self,
+        samples: Sequence[MomentSample],
+        store: FeatureStore,
+        n_queries: int,
+        narrations: ClipNarrations | None = None,
     ) -> None:
         self.samples = tuple(samples)
         self.store = store
         self.n_queries = n_queries
+        self.narrations = narrations
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -63,7 +70,19 @@ class MomentDataset(Dataset[Sample]):
         inputs = {"features": features, "valid": valid}
         if sample.shown is not None:
             inputs["shown"] = self._multi_hot(sample.shown)
+        if self.narrations is not None:
+            inputs.update(self._told(sample.clip))
         return inputs, self._targets(index, valid)
+
+    def _told(self, clip: MomentClip) -> dict[str, Tensor]:
+        assert self.narrations is not None
+        embeddings, windows, numbers = self.narrations.of_clip(clip.clip_id)
+        windows = seconds_to_grid(windows, self._rate(clip)).float()
+        return {"narrations": embeddings, "narrated": windows, "sentences": numbers}
+
+    def _rate(self, clip: MomentClip) -> float:
+        """Steps a second; a store that resizes clips changes it."""
+        return clip.features_per_sec * self.store.time_scale(clip.clip_id)
 
     def _multi_hot(self, channels: Sequence[int]) -> Tensor:
         chosen = torch.zeros(self.n_queries, dtype=torch.bool)
@@ -72,8 +91,7 @@ class MomentDataset(Dataset[Sample]):
 
     def _targets(self, index: int, valid: Tensor) -> dict[str, Tensor]:
         sample, clip = self.samples[index], self.samples[index].clip
-        # A store that resizes clips changes how many steps a second has.
-        rate = clip.features_per_sec * self.store.time_scale(clip.clip_id)
+        rate = self._rate(clip)
         windows = torch.from_numpy(np.array(sample.windows_sec))
         return {
             "valid": valid,

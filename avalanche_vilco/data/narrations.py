@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -32,9 +32,14 @@ from torch import Tensor
 
 from avalanche_vilco.data.errors import DataError
 from avalanche_vilco.data.features.npz import check_bounded
+from avalanche_vilco.data.files import sha256_of
 from avalanche_vilco.data.handles import PerProcess, open_lmdb
 from avalanche_vilco.data.report import DataReport, Tally
 
+NARRATION_FILE = "format_unique_pretrain_data_v2.jsonl"
+"""Sentences, in a data root."""
+NARRATION_FEATURE_FILE = "narration_features.npz"
+NARRATION_LMDB = "narration_features.lmdb"
 MAX_LINE_BYTES = 2**20
 """A longer line of the jsonl file is an error."""
 MAX_ARRAY_BYTES = 64 * 2**20
@@ -148,7 +153,7 @@ def read_narrations(
     :raises DataError: a damaged line, named by its number.
     """
     report = DataReport(files={Path(path).name: _sha256(Path(path))})
-    tally = report.stage("narrations", "windows")
+    tally = report.stage("narrations", "sentences")
     seen: set[Narration] = set()
     by_clip: dict[str, list[Narration]] = {}
     for one in _parsed(path, faults):
@@ -172,11 +177,7 @@ def _parsed(path: Path | str, faults: list[DataError] | None) -> Iterator[Narrat
 def _sha256(path: Path) -> str:
     if not path.is_file():
         raise FileNotFoundError(f"no narration file at {path}")
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
+    return sha256_of(path)
 
 
 def _checked(
@@ -424,6 +425,17 @@ def open_narration_features(path: Path | str) -> NarrationFeatures:
     return NarrationLMDB(path)
 
 
+def narration_files(root: Path) -> tuple[Path, Path]:
+    """Where a data root has its sentences and their features, an LMDB before an
+    archive.
+
+    :param root: data root; the files need not exist.
+    """
+    database = root / NARRATION_LMDB
+    features = database if database.exists() else root / NARRATION_FEATURE_FILE
+    return root / NARRATION_FILE, features
+
+
 class NarrationStore:
     """Timed sentences of clips with their token features, read one by one.
 
@@ -462,7 +474,7 @@ class NarrationStore:
             problem = f"no features for {len(ids)} narrations: {', '.join(ids)}"
             hint = "copy the file again, or pass missing='drop' to leave them out"
             raise DataError(self._features.path, problem, hint=hint)
-        tally = self.report.stage("narration features", "windows")
+        tally = self.report.stage("narration features", "sentences")
         tally.reject("no features", len(gone))
         tally.kept = len(told) - len(gone)
         kept = {
@@ -491,3 +503,84 @@ class NarrationStore:
         :raises DataError: missing, damaged, too large, not finite or of another shape.
         """
         return self._features.features(query_id)
+
+
+class ClipNarrations:
+    """Sentences of clips as tensors: one embedding each, the mean of its tokens.
+
+    Clips with more than ``max_sentences`` show some, evenly spread in time. What has
+    been read stays in memory as float16, up to a limit; a pickle holds none of it.
+
+    :param store: sentences and their token features.
+    :param max_sentences: sentences of a clip at most, at least 1.
+    :param cache_bytes: kept in memory.
+    :raises ValueError: ``max_sentences`` is below 1.
+    """
+
+    def __init__(
+        self,
+        store: NarrationStore,
+        *,
+        max_sentences: int = 16,
+        cache_bytes: int = 64 * 2**20,
+    ) -> None:
+        if max_sentences < 1:
+            raise ValueError(f"expected max_sentences >= 1 but got {max_sentences}")
+        self.store = store
+        self.max_sentences = max_sentences
+        self.cache_bytes = cache_bytes
+        self._cache: dict[str, Tensor] = {}
+        self._cached_bytes = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_cache": {}, "_cached_bytes": 0}
+
+    @property
+    def width(self) -> int:
+        """Channels C of an embedding.
+
+        :raises ValueError: there is no sentence.
+        """
+        for clip_id in self.store.clip_ids:
+            return self.of_clip(clip_id)[0].shape[1]
+        raise ValueError("there are no narrations")
+
+    def of_clip(self, clip_id: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Embeddings (S, C) float32, windows (S, 2) float64 in clip seconds and
+        sentence numbers (S,) int64, S may be 0.
+
+        :raises DataError: features of a sentence are damaged.
+        """
+        told = self._chosen(clip_id)
+        if not told:
+            return torch.zeros(0, 0), torch.zeros(0, 2).double(), torch.zeros(0).long()
+        spans = [(one.start_sec, one.end_sec) for one in told]
+        numbers = [sentence_number(one.text or one.query_id) for one in told]
+        return (
+            self._embeddings(clip_id, told),
+            torch.tensor(spans, dtype=torch.float64),
+            torch.tensor(numbers),
+        )
+
+    def _chosen(self, clip_id: str) -> Sequence[Narration]:
+        told = self.store.of_clip(clip_id)
+        if len(told) <= self.max_sentences:
+            return told
+        spots = np.linspace(0, len(told) - 1, self.max_sentences).round().astype(int)
+        return [told[i] for i in spots]
+
+    def _embeddings(self, clip_id: str, told: Sequence[Narration]) -> Tensor:
+        kept = self._cache.get(clip_id)
+        if kept is None:
+            means = [self.store.features(one.query_id).mean(0) for one in told]
+            kept = torch.stack(means).half()
+            if self._cached_bytes + kept.nbytes <= self.cache_bytes:
+                self._cache[clip_id] = kept
+                self._cached_bytes += kept.nbytes
+        return kept.float()
+
+
+def sentence_number(text: str) -> int:
+    """A number for a sentence, the same for equal wording, in [0, 2**63)."""
+    digest = hashlib.sha256(" ".join(text.lower().split()).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

@@ -18,7 +18,7 @@ class Tally:
     stage: str
     """Name of the stage, such as ``"annotations"`` or ``"protocol exclusive"``."""
     unit: str
-    """What is counted: ``"windows"`` or ``"clips"``."""
+    """What is counted: ``"windows"``, ``"clips"``, ``"sentences"``..."""
     kept: int = 0
     """Passed on as read."""
     changed: dict[str, int] = field(default_factory=dict)
@@ -92,6 +92,14 @@ class DataReport:
                 return tally
         self.tallies.append(Tally(stage, unit))
         return self.tallies[-1]
+
+    def include(self, other: DataReport) -> None:
+        """Add the files and stages of another report.
+
+        :param other: of other files, in other units.
+        """
+        self.files.update(other.files)
+        self.tallies += other.tallies
 
     def fates(self, unit: str) -> dict[str, int]:
         """Final fate of every record of a unit over all stages, adding up to all

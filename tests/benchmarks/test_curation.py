@@ -114,6 +114,11 @@ def test_order_that_does_not_fit_is_refused(order, problem):
         groups_of(order=order, seed=0)
 
 
+def test_listed_order_with_a_seed_is_refused():
+    with pytest.raises(ValueError, match="not shuffled: leave seed=3 out"):
+        groups_of(order=IDS[::-1], seed=3)
+
+
 @pytest.mark.parametrize("order", ["queries", "groups"])
 def test_shuffled_order_needs_a_seed(order):
     with pytest.raises(ValueError, match="needs a seed: pass seed=0"):

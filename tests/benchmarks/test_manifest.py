@@ -21,29 +21,13 @@ from avalanche_vilco.benchmarks.manifest import (
 from avalanche_vilco.benchmarks.protocols import PROTOCOLS, STREAMS
 from avalanche_vilco.benchmarks.query_incremental import QueryIncrementalBenchmark
 from avalanche_vilco.data.errors import DataError
-from avalanche_vilco.data.mini import generate_mini_mq
 
 FILE = "ego4d_clip_annotations_v2.json"
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory) -> Path:
-    return generate_mini_mq(
-        tmp_path_factory.mktemp("mini"),
-        n_train=20,
-        n_val=8,
-        n_test=2,
-        group_size=2,
-        min_train_clips=2,
-        min_val_clips=1,
-        clip_sec=(40.0, 60.0),
-        median_window_sec=4.0,
-    )
-
-
-@pytest.fixture(scope="module")
-def manifest(root) -> dict[str, Any]:
-    return vilco_mq(root, valid_share=0.2).manifest()
+def manifest(mq_root) -> dict[str, Any]:
+    return vilco_mq(mq_root, valid_share=0.2).manifest()
 
 
 def content(benchmark: QueryIncrementalBenchmark) -> dict[str, Any]:
@@ -80,27 +64,27 @@ SPLITS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", SPLITS)
-def test_manifest_gives_the_same_streams_back(root, tmp_path, case):
-    made = vilco_mq(root, **SPLITS[case])
+def test_manifest_gives_the_same_streams_back(mq_root, tmp_path, case):
+    made = vilco_mq(mq_root, **SPLITS[case])
     path = tmp_path / "split.json"
     made.write_manifest(path)
-    again = vilco_mq(root, manifest=path)
+    again = vilco_mq(mq_root, manifest=path)
     assert content(again) == content(made)
     assert again.info == made.info
     assert again.report.to_dict() == made.report.to_dict()
     assert again.manifest() == made.manifest() == json.loads(path.read_text())
 
 
-def test_manifest_is_accepted_as_file_dict_and_object(root, tmp_path, manifest):
+def test_manifest_is_accepted_as_file_dict_and_object(mq_root, tmp_path, manifest):
     path = tmp_path / "split.json"
     path.write_text(json.dumps(manifest))
     forms = [path, str(path), manifest, read_manifest(path)]
-    contents = [content(vilco_mq(root, manifest=form)) for form in forms]
+    contents = [content(vilco_mq(mq_root, manifest=form)) for form in forms]
     assert all(one == contents[0] for one in contents)
 
 
-def test_manifest_says_what_the_split_is(root, manifest):
-    digest = hashlib.sha256((root / FILE).read_bytes()).hexdigest()
+def test_manifest_says_what_the_split_is(mq_root, manifest):
+    digest = hashlib.sha256((mq_root / FILE).read_bytes()).hexdigest()
     assert manifest["files"] == {FILE: digest}
     assert manifest["protocol"] == "exclusive"
     assert manifest["protocol_version"] == PROTOCOLS["exclusive"].version
@@ -110,10 +94,10 @@ def test_manifest_says_what_the_split_is(root, manifest):
     assert all(c["name"] for group in manifest["groups"] for c in group)
 
 
-def test_manifest_sets_the_order_of_clips(root, manifest):
+def test_manifest_sets_the_order_of_clips(mq_root, manifest):
     turned = copy.deepcopy(manifest)
     turned["streams"]["train"][0].reverse()
-    benchmark = vilco_mq(root, manifest=turned)
+    benchmark = vilco_mq(mq_root, manifest=turned)
     assert (
         list(benchmark.train_stream[0].dataset.clip_ids)
         == turned["streams"]["train"][0]
@@ -121,22 +105,22 @@ def test_manifest_sets_the_order_of_clips(root, manifest):
 
 
 def test_manifest_follows_the_data_to_another_folder_and_file_name(
-    root, tmp_path, manifest
+    mq_root, tmp_path, manifest
 ):
-    shutil.copytree(root, tmp_path / "moved")
+    shutil.copytree(mq_root, tmp_path / "moved")
     (tmp_path / "moved" / FILE).rename(tmp_path / "moved" / "renamed.json")
     moved = vilco_mq(
         tmp_path / "moved",
         annotations=tmp_path / "moved" / "renamed.json",
         manifest=manifest,
     )
-    assert content(moved) == content(vilco_mq(root, manifest=manifest))
+    assert content(moved) == content(vilco_mq(mq_root, manifest=manifest))
 
 
 def test_clips_without_features_can_be_dropped_from_a_manifest(
-    root, tmp_path, manifest
+    mq_root, tmp_path, manifest
 ):
-    shutil.copytree(root, tmp_path / "root")
+    shutil.copytree(mq_root, tmp_path / "root")
     victim = manifest["streams"]["train"][0][0]
     next((tmp_path / "root" / "features").glob(f"{victim}.*")).unlink()
     benchmark = vilco_mq(tmp_path / "root", manifest=manifest, missing="drop")
@@ -144,9 +128,9 @@ def test_clips_without_features_can_be_dropped_from_a_manifest(
     assert list(benchmark.train_stream[0].dataset.clip_ids) == wanted
 
 
-def test_official_files_are_all_in_the_manifest(root, tmp_path):
-    from_processed = json.loads((root / FILE).read_text())
-    shutil.copytree(root / "features", tmp_path / "features")
+def test_official_files_are_all_in_the_manifest(mq_root, tmp_path):
+    from_processed = json.loads((mq_root / FILE).read_text())
+    shutil.copytree(mq_root / "features", tmp_path / "features")
     for subset, name in (("train", "moments_train"), ("val", "moments_val")):
         videos = [
             {
@@ -178,7 +162,7 @@ def test_official_files_are_all_in_the_manifest(root, tmp_path):
         ]
         text = json.dumps({"version": "v2", "videos": videos})
         (tmp_path / f"{name}.json").write_text(text)
-    options = {"categories": root / FILE, "features_per_sec": 30 / 64}
+    options = {"categories": mq_root / FILE, "features_per_sec": 30 / 64}
     made = vilco_mq(tmp_path, **options)
     assert made.info["category_ids"] == FILE
     assert set(made.manifest()["files"]) == {
@@ -187,7 +171,7 @@ def test_official_files_are_all_in_the_manifest(root, tmp_path):
         FILE,
     }
     ours = {s.clip.clip_id for s in made.moments["test"].samples}
-    theirs = {s.clip.clip_id for s in vilco_mq(root).moments["test"].samples}
+    theirs = {s.clip.clip_id for s in vilco_mq(mq_root).moments["test"].samples}
     assert ours == theirs
     again = vilco_mq(tmp_path, manifest=made.manifest(), **options)
     assert content(again) == content(made)
@@ -197,18 +181,18 @@ def test_official_files_are_all_in_the_manifest(root, tmp_path):
         vilco_mq(tmp_path, features_per_sec=30 / 64, protocol="reference")
 
 
-def test_arguments_for_official_files_are_refused_with_a_processed_one(root):
+def test_arguments_for_official_files_are_refused_with_a_processed_one(mq_root):
     with pytest.raises(ValueError, match="states features_per_sec itself"):
-        vilco_mq(root, features_per_sec=1.0)
+        vilco_mq(mq_root, features_per_sec=1.0)
     with pytest.raises(ValueError, match="states categories itself"):
-        vilco_mq(root, categories={})
+        vilco_mq(mq_root, categories={})
 
 
 # What differs is named
 
 
-def test_changed_annotation_file_is_named(root, tmp_path, manifest):
-    shutil.copytree(root, tmp_path / "root")
+def test_changed_annotation_file_is_named(mq_root, tmp_path, manifest):
+    shutil.copytree(mq_root, tmp_path / "root")
     path = tmp_path / "root" / FILE
     path.write_text(path.read_text() + " ")
     with pytest.raises(DataError) as caught:
@@ -218,21 +202,21 @@ def test_changed_annotation_file_is_named(root, tmp_path, manifest):
     assert f"expected {manifest['files'][FILE]}" in message
 
 
-def test_unknown_clips_are_listed_by_stream(root, manifest):
+def test_unknown_clips_are_listed_by_stream(mq_root, manifest):
     strange = copy.deepcopy(manifest)
     strange["streams"]["train"][1] += ["gone-1", "gone-2"]
     strange["streams"]["test"][0] += ["gone-3"]
     with pytest.raises(DataError, match="3 clips are not in the annotations") as caught:
-        vilco_mq(root, manifest=strange)
+        vilco_mq(mq_root, manifest=strange)
     assert "train: gone-1, gone-2\n  test: gone-3" in str(caught.value)
 
 
-def test_clip_of_another_subset_is_refused(root, manifest):
+def test_clip_of_another_subset_is_refused(mq_root, manifest):
     leaking = copy.deepcopy(manifest)
     clip_id = leaking["streams"]["test"][0].pop()
     leaking["streams"]["train"][0].append(clip_id)
     with pytest.raises(DataError, match="takes clips of 'train'") as caught:
-        vilco_mq(root, manifest=leaking)
+        vilco_mq(mq_root, manifest=leaking)
     assert clip_id in str(caught.value)
 
 
@@ -247,13 +231,13 @@ def test_clip_of_another_subset_is_refused(root, manifest):
         {"valid_share": 0.0},
     ],
 )
-def test_arguments_that_the_manifest_sets_are_refused(root, manifest, options):
+def test_arguments_that_the_manifest_sets_are_refused(mq_root, manifest, options):
     with pytest.raises(ValueError, match=f"sets {next(iter(options))} already"):
-        vilco_mq(root, manifest=manifest, **options)
+        vilco_mq(mq_root, manifest=manifest, **options)
 
 
-def test_benchmark_without_a_manifest_says_so(root):
-    made = vilco_mq(root)
+def test_benchmark_without_a_manifest_says_so(mq_root):
+    made = vilco_mq(mq_root)
     bare = QueryIncrementalBenchmark(
         {name: list(stream) for name, stream in made.streams.items()},
         queries=made.queries,
@@ -263,6 +247,22 @@ def test_benchmark_without_a_manifest_says_so(root):
     )
     with pytest.raises(ValueError, match="built without a manifest"):
         bare.manifest()
+
+
+def test_manifest_that_cannot_be_written_leaves_the_old_one(
+    mq_root, tmp_path, monkeypatch
+):
+    path = tmp_path / "split.json"
+    path.write_text("old")
+
+    def fail(self: Path, target: Path) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        vilco_mq(mq_root).write_manifest(path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 # Damaged manifests
@@ -325,26 +325,26 @@ DAMAGE: dict[str, tuple[Callable[[dict], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", DAMAGE)
-def test_damaged_manifest_is_one_named_error(root, tmp_path, manifest, case):
+def test_damaged_manifest_is_one_named_error(mq_root, tmp_path, manifest, case):
     change, problem = DAMAGE[case]
     damaged = copy.deepcopy(manifest)
     change(damaged)
     path = tmp_path / "split.json"
     path.write_text(json.dumps(damaged))
     with pytest.raises(DataError) as caught:
-        vilco_mq(root, manifest=path)
+        vilco_mq(mq_root, manifest=path)
     assert str(caught.value).startswith(str(path))
     assert problem in str(caught.value)
 
 
-def test_sample_without_a_window_is_refused(root, manifest):
+def test_sample_without_a_window_is_refused(mq_root, manifest):
     damaged = copy.deepcopy(manifest)
     damaged["groups"][0], damaged["groups"][1] = (
         damaged["groups"][1],
         damaged["groups"][0],
     )
     with pytest.raises(DataError, match="no window of this experience's queries"):
-        vilco_mq(root, manifest=damaged)
+        vilco_mq(mq_root, manifest=damaged)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "{", '{"format": 1}', "\x00"])
@@ -363,9 +363,9 @@ def test_cut_manifest_is_refused(tmp_path, manifest):
         read_manifest(path)
 
 
-def test_absent_manifest_is_named(root, tmp_path):
+def test_absent_manifest_is_named(mq_root, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no manifest at .*gone\.json"):
-        vilco_mq(root, manifest=tmp_path / "gone.json")
+        vilco_mq(mq_root, manifest=tmp_path / "gone.json")
 
 
 JSON = st.recursive(

@@ -12,25 +12,13 @@ from torch.utils.data import DataLoader
 from avalanche_vilco import MomentLoss, vilco_mq, vilco_mq_tiny
 from avalanche_vilco.data.batch import collate_moments
 from avalanche_vilco.data.features import ShuffledFeatures
-from avalanche_vilco.data.mini import generate_mini_mq
 from avalanche_vilco.data.moments import MomentDataset
 from avalanche_vilco.training.templates import moment_evaluator
 
 
 @pytest.fixture(scope="module")
-def benchmark(tmp_path_factory):
-    root: Path = generate_mini_mq(
-        tmp_path_factory.mktemp("small"),
-        n_train=12,
-        n_val=6,
-        n_test=2,
-        group_size=2,
-        min_train_clips=2,
-        min_val_clips=1,
-        clip_sec=(40.0, 60.0),
-        median_window_sec=4.0,
-    )
-    return vilco_mq(root)
+def benchmark(mq_root: Path):
+    return vilco_mq(mq_root)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +97,7 @@ def test_predictions_do_depend_on_features(benchmark, model):
     blind = MomentDataset(
         data.samples, ShuffledFeatures(data.store, ids, seed=0), data.n_queries
     )
-    (ours,), (theirs,) = (predictions(model, each, 6) for each in (data, blind))
+    (ours,), (theirs,) = (predictions(model, each, len(data)) for each in (data, blind))
     assert not torch.equal(ours.scores, theirs.scores)
 
 

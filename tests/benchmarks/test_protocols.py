@@ -34,7 +34,6 @@ from avalanche_vilco.benchmarks.reference_split import (
     reference_places,
 )
 from avalanche_vilco.data.ego4d import MomentClip, read_moment_annotations
-from avalanche_vilco.data.mini import generate_mini_mq
 from avalanche_vilco.data.report import DataReport
 
 FILE = "ego4d_clip_annotations_v2.json"
@@ -68,21 +67,6 @@ class NoFeatures:
 
     def time_scale(self, clip_id: str) -> float:
         return 1.0
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory) -> Path:
-    return generate_mini_mq(
-        tmp_path_factory.mktemp("mini"),
-        n_train=24,
-        n_val=10,
-        n_test=2,
-        group_size=2,
-        min_train_clips=2,
-        min_val_clips=1,
-        clip_sec=(40.0, 60.0),
-        median_window_sec=4.0,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +109,9 @@ def samples(benchmark: Any, stream: str) -> list[Any]:
 # shared_clips
 
 
-def test_shared_clips_return_with_each_experiences_queries_and_lose_nothing(root):
-    benchmark = vilco_mq(root, protocol="shared_clips")
-    read = read_moment_annotations(root / FILE)
+def test_shared_clips_return_with_each_experiences_queries_and_lose_nothing(mq_root):
+    benchmark = vilco_mq(mq_root, protocol="shared_clips")
+    read = read_moment_annotations(mq_root / FILE)
     asked: Counter = Counter()
     for name in STREAMS:
         for sample in samples(benchmark, name):
@@ -144,8 +128,8 @@ def test_shared_clips_return_with_each_experiences_queries_and_lose_nothing(root
     assert_adds_up(benchmark.report)
 
 
-def test_shared_clips_is_in_every_experience_that_has_a_query_in_it(root):
-    benchmark = vilco_mq(root, protocol="shared_clips", valid_share=0.0)
+def test_shared_clips_is_in_every_experience_that_has_a_query_in_it(mq_root):
+    benchmark = vilco_mq(mq_root, protocol="shared_clips", valid_share=0.0)
     homes: dict[str, list[int]] = {}
     for e, exp in enumerate(benchmark.train_stream):
         for uid in exp.dataset.clip_ids:
@@ -161,16 +145,16 @@ def test_shared_clips_is_in_every_experience_that_has_a_query_in_it(root):
         assert homes[sample.clip.clip_id] == wanted
 
 
-def test_shared_clips_keeps_parents_of_train_and_valid_apart(root):
-    benchmark = vilco_mq(root, protocol="shared_clips", valid_share=0.3)
+def test_shared_clips_keeps_parents_of_train_and_valid_apart(mq_root):
+    benchmark = vilco_mq(mq_root, protocol="shared_clips", valid_share=0.3)
     parents = [{s.clip.video_id for s in samples(benchmark, name)} for name in STREAMS]
     assert parents[1]
     assert parents[0].isdisjoint(parents[1]) and parents[0].isdisjoint(parents[2])
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_streams_train_and_read_under_every_protocol(root, protocol):
-    benchmark = vilco_mq(root, protocol=protocol)
+def test_streams_train_and_read_under_every_protocol(mq_root, protocol):
+    benchmark = vilco_mq(mq_root, protocol=protocol)
     assert benchmark.info["protocol"] == protocol
     assert benchmark.info["protocol_version"] == PROTOCOLS[protocol].version
     assert benchmark.n_experiences == 5
@@ -186,8 +170,8 @@ def test_streams_train_and_read_under_every_protocol(root, protocol):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_experiences_are_views_of_one_dataset(root, protocol):
-    benchmark = vilco_mq(root, protocol=protocol)
+def test_experiences_are_views_of_one_dataset(mq_root, protocol):
+    benchmark = vilco_mq(mq_root, protocol=protocol)
     for name, stream in benchmark.streams.items():
         data = benchmark.moments[name]
         clips = {}
@@ -263,9 +247,9 @@ def test_reference_moves_within_a_subset_only():
     assert reference_places(clips, GROUPS) == ([1] * 5 + [0]) * 2
 
 
-def test_reference_has_the_same_clips_for_groups_in_another_order(root):
-    fixed = vilco_mq(root, protocol="reference")
-    shuffled = vilco_mq(root, protocol="reference", order="groups", seed=1)
+def test_reference_has_the_same_clips_for_groups_in_another_order(mq_root):
+    fixed = vilco_mq(mq_root, protocol="reference")
+    shuffled = vilco_mq(mq_root, protocol="reference", order="groups", seed=1)
     assert fixed.classes_order != shuffled.classes_order
     clips = [
         {
@@ -279,9 +263,9 @@ def test_reference_has_the_same_clips_for_groups_in_another_order(root):
     assert clips[0] == clips[1]
 
 
-def test_reference_holds_out_nothing_unless_asked(root):
-    plain = vilco_mq(root, protocol="reference")
-    held = vilco_mq(root, protocol="reference", valid_share=0.2)
+def test_reference_holds_out_nothing_unless_asked(mq_root):
+    plain = vilco_mq(mq_root, protocol="reference")
+    held = vilco_mq(mq_root, protocol="reference", valid_share=0.2)
     assert len(plain.moments["valid"]) == 0 < len(held.moments["valid"])
     together = [
         sorted(s.clip.clip_id for name in ("train", "valid") for s in samples(b, name))
@@ -292,13 +276,13 @@ def test_reference_holds_out_nothing_unless_asked(root):
     assert parents[0].isdisjoint(parents[1])
 
 
-def test_reference_split_does_not_depend_on_which_features_there_are(root, tmp_path):
-    whole = vilco_mq(root, protocol="reference")
+def test_reference_split_does_not_depend_on_which_features_there_are(mq_root, tmp_path):
+    whole = vilco_mq(mq_root, protocol="reference")
     victim = samples(whole, "train")[0].clip.clip_id
-    for path in (root / "features").iterdir():
+    for path in (mq_root / "features").iterdir():
         if path.stem != victim:
             (tmp_path / path.name).symlink_to(path)
-    rest = vilco_mq(root, features=tmp_path, missing="drop", protocol="reference")
+    rest = vilco_mq(mq_root, features=tmp_path, missing="drop", protocol="reference")
     for name in STREAMS:
         for before, after in zip(whole.streams[name], rest.streams[name], strict=True):
             left = [uid for uid in before.dataset.clip_ids if uid != victim]
@@ -432,11 +416,26 @@ def test_counts_add_up_in_the_table():
     assert rows[-1].startswith("| all | 2 / 3 / 1.0 |")
 
 
-def test_command_prints_the_table_of_every_protocol(root, capsys):
-    assert main([str(root / FILE)]) == 0
+def test_command_prints_the_table_of_every_protocol(mq_root, capsys):
+    assert main([str(mq_root / FILE)]) == 0
     printed = capsys.readouterr().out
     for name in PROTOCOLS:
-        assert f"## {name}\n\n{counts_table(file_counts(root / FILE, name))}" in printed
+        assert (
+            f"## {name}\n\n{counts_table(file_counts(mq_root / FILE, name))}" in printed
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [([], 2, "usage: python -m"), (["nowhere.json"], 1, "error: no annotation file")],
+)
+def test_command_without_a_readable_file_says_what_it_takes(
+    arguments, status, told, capsys
+):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == status
+    assert capsys.readouterr().err.startswith(told)
 
 
 # Cost

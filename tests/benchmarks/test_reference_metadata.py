@@ -21,34 +21,18 @@ from avalanche_vilco.benchmarks.reference_metadata import (
 )
 from avalanche_vilco.data.ego4d import read_moment_annotations
 from avalanche_vilco.data.errors import DataError
-from avalanche_vilco.data.mini import generate_mini_mq
 
 FILE = "ego4d_clip_annotations_v2.json"
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory) -> Path:
-    return generate_mini_mq(
-        tmp_path_factory.mktemp("mini"),
-        n_train=20,
-        n_val=8,
-        n_test=2,
-        group_size=2,
-        min_train_clips=2,
-        min_val_clips=1,
-        clip_sec=(40.0, 60.0),
-        median_window_sec=4.0,
-    )
+def benchmark(mq_root):
+    return vilco_mq(mq_root, protocol="reference")
 
 
 @pytest.fixture(scope="module")
-def benchmark(root):
-    return vilco_mq(root, protocol="reference")
-
-
-@pytest.fixture(scope="module")
-def metadata(root, benchmark) -> dict[str, Any]:
-    read = read_moment_annotations(root / FILE, windows="raw")
+def metadata(mq_root, benchmark) -> dict[str, Any]:
+    read = read_moment_annotations(mq_root / FILE, windows="raw")
     return reference_metadata(parse_manifest(benchmark.manifest()), read)
 
 
@@ -95,10 +79,10 @@ def test_order_of_tasks_in_the_pickle_does_not_matter(tmp_path, benchmark, metad
     assert read.streams == benchmark.manifest()["streams"]
 
 
-def test_pickle_makes_the_same_benchmark(root, tmp_path, benchmark, metadata):
+def test_pickle_makes_the_same_benchmark(mq_root, tmp_path, benchmark, metadata):
     path = tmp_path / "meta.pkl"
     write_reference_metadata(path, metadata)
-    again = vilco_mq(root, manifest=path)
+    again = vilco_mq(mq_root, manifest=path)
     assert again.info == benchmark.info
     for name, data in benchmark.moments.items():
         ours = [(s.clip.clip_id, s.windows_sec.tolist()) for s in data.samples]
@@ -106,25 +90,25 @@ def test_pickle_makes_the_same_benchmark(root, tmp_path, benchmark, metadata):
         assert [(s.clip.clip_id, s.windows_sec.tolist()) for s in other] == ours
 
 
-def test_pickle_of_another_annotation_file_is_refused(root, tmp_path, metadata):
+def test_pickle_of_another_annotation_file_is_refused(mq_root, tmp_path, metadata):
     changed = copy.deepcopy(metadata)
     clip = changed["train"][0]["dict_db"][0]
     clip["segments"] = np.concatenate([clip["segments"], clip["segments"][:1]])
     clip["labels"] = [*clip["labels"], clip["labels"][0]]
     with pytest.raises(DataError, match=r"windows but the annotations give"):
-        vilco_mq(root, manifest=save(tmp_path, changed))
+        vilco_mq(mq_root, manifest=save(tmp_path, changed))
 
 
-def test_split_that_the_structure_cannot_hold_is_refused(root):
-    read = read_moment_annotations(root / FILE, windows="raw")
+def test_split_that_the_structure_cannot_hold_is_refused(mq_root):
+    read = read_moment_annotations(mq_root / FILE, windows="raw")
     for options in ({}, {"protocol": "reference", "valid_share": 0.2}):
-        made = parse_manifest(vilco_mq(root, **options).manifest())
+        made = parse_manifest(vilco_mq(mq_root, **options).manifest())
         with pytest.raises(ValueError, match="expected a split of protocol 'refer"):
             reference_metadata(made, read)
 
 
-def test_segmentation_labels_can_be_left_out(root, benchmark):
-    read = read_moment_annotations(root / FILE, windows="raw")
+def test_segmentation_labels_can_be_left_out(mq_root, benchmark):
+    read = read_moment_annotations(mq_root / FILE, windows="raw")
     made = parse_manifest(benchmark.manifest())
     slim = reference_metadata(made, read, segmentation_labels=False)
     assert "segmentation_labels" not in slim["train"][0]["dict_db"][0]

@@ -21,28 +21,11 @@ from torch.utils.data import DataLoader
 from avalanche_vilco import MomentLoss, vilco_mq, vilco_mq_tiny
 from avalanche_vilco.data.batch import collate_moments
 from avalanche_vilco.data.errors import DataError, FeatureError
-from avalanche_vilco.data.mini import generate_mini_mq
 from avalanche_vilco.data.report import DataReport
 from avalanche_vilco.training.templates import moment_evaluator
 
 FILE = "ego4d_clip_annotations_v2.json"
 STREAMS = ("train", "valid", "test")
-
-
-@pytest.fixture(scope="module")
-def small_root(tmp_path_factory) -> Path:
-    """Ten queries in five groups, 12 + 6 annotated clips and 2 without labels."""
-    return generate_mini_mq(
-        tmp_path_factory.mktemp("small"),
-        n_train=12,
-        n_val=6,
-        n_test=2,
-        group_size=2,
-        min_train_clips=2,
-        min_val_clips=1,
-        clip_sec=(40.0, 60.0),
-        median_window_sec=4.0,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +40,14 @@ def own_environment(monkeypatch, cache) -> None:
 
 
 @pytest.fixture
-def root(small_root, tmp_path) -> Path:
+def root(mq_root, tmp_path) -> Path:
     """A copy to break."""
-    return Path(shutil.copytree(small_root, tmp_path / "root"))
+    return Path(shutil.copytree(mq_root, tmp_path / "root"))
 
 
 @pytest.fixture(params=["small", "embedded"])
-def any_benchmark(request, small_root):
-    return vilco_mq(small_root) if request.param == "small" else vilco_mq()
+def any_benchmark(request, mq_root):
+    return vilco_mq(mq_root) if request.param == "small" else vilco_mq()
 
 
 def edit(root: Path, change: Callable[[dict], None]) -> None:
@@ -193,21 +176,21 @@ def test_shared_samples_cannot_be_written(any_benchmark):
                 assert not array.flags.writeable
 
 
-def test_valid_stream_is_small_and_can_be_left_out(small_root):
+def test_valid_stream_is_small_and_can_be_left_out(mq_root):
     benchmark = vilco_mq()
     n_train, n_valid = (len(benchmark.moments[name]) for name in ("train", "valid"))
     assert 0 < n_valid <= 0.1 * (n_train + n_valid)
-    without = vilco_mq(small_root, valid_share=0.0)
+    without = vilco_mq(mq_root, valid_share=0.0)
     assert len(without.moments["valid"]) == 0
     assert len(without.valid_stream) == 5
-    assert len(without.moments["train"]) == 12
+    assert len(without.moments["train"]) == 20
 
 
 # Where features come from
 
 
-def test_features_of_parent_videos_are_cut_to_clips(small_root, tmp_path):
-    records = json.loads((small_root / FILE).read_text())
+def test_features_of_parent_videos_are_cut_to_clips(mq_root, tmp_path):
+    records = json.loads((mq_root / FILE).read_text())
     videos: dict[str, int] = {}
     for record in records.values():
         steps = math.ceil(record["v_duration"] * record["fps"]) + 1
@@ -215,7 +198,7 @@ def test_features_of_parent_videos_are_cut_to_clips(small_root, tmp_path):
     for uid, steps in videos.items():
         numbers = torch.arange(steps, dtype=torch.float32)[:, None]
         save_file({"features": numbers}, tmp_path / f"{uid}.safetensors")
-    benchmark = vilco_mq(small_root, features=tmp_path, features_of="videos")
+    benchmark = vilco_mq(mq_root, features=tmp_path, features_of="videos")
     for sample, (inputs, _) in zip(
         benchmark.moments["test"].samples, benchmark.moments["test"], strict=True
     ):
@@ -229,16 +212,16 @@ def test_features_of_parent_videos_are_cut_to_clips(small_root, tmp_path):
 def test_processed_file_without_parent_times_cannot_be_cut(root):
     edit(root, lambda rs: [r.pop("parent_start_sec") for r in rs.values()])
     assert len(vilco_mq(root).moments["train"])
-    with pytest.raises(ValueError, match="needs parent_start_sec of 18 clips"):
+    with pytest.raises(ValueError, match="needs parent_start_sec of 30 clips"):
         vilco_mq(root, features_of="videos")
 
 
-def test_features_can_be_several_sources_and_a_store(small_root):
-    folder = small_root / "features"
-    plain = vilco_mq(small_root)
-    double = vilco_mq(small_root, features=[folder, folder])
+def test_features_can_be_several_sources_and_a_store(mq_root):
+    folder = mq_root / "features"
+    plain = vilco_mq(mq_root)
+    double = vilco_mq(mq_root, features=[folder, folder])
     assert double.info["feature_dim"] == 2 * plain.info["feature_dim"]
-    store = vilco_mq(small_root, features=plain.moments["train"].store)
+    store = vilco_mq(mq_root, features=plain.moments["train"].store)
     assert placed(store) == placed(plain)
 
 
@@ -250,14 +233,14 @@ def state_of(benchmark) -> tuple:
     return benchmark.classes_order, placed(benchmark), tokens, benchmark.info
 
 
-def test_same_seed_gives_the_same_everything(small_root):
+def test_same_seed_gives_the_same_everything(mq_root):
     for order in ("queries", "groups"):
-        first, again = (vilco_mq(small_root, order=order, seed=3) for _ in range(2))
+        first, again = (vilco_mq(mq_root, order=order, seed=3) for _ in range(2))
         assert state_of(first) == state_of(again)
 
 
-def test_seeds_differ_in_order(small_root):
-    orders = [vilco_mq(small_root, seed=seed).classes_order for seed in range(3)]
+def test_seeds_differ_in_order(mq_root):
+    orders = [vilco_mq(mq_root, seed=seed).classes_order for seed in range(3)]
     assert len({str(order) for order in orders}) == 3
 
 
@@ -284,33 +267,33 @@ def test_valid_stream_holds_the_same_clips_for_every_seed():
     assert held[0] == held[1] == held[2]
 
 
-def test_explicit_order_sets_channels_and_keeps_label_ids(small_root):
+def test_explicit_order_sets_channels_and_keeps_label_ids(mq_root):
     order = [9, 0, 8, 1, 7, 2, 6, 3, 5, 4]
-    benchmark = vilco_mq(small_root, order=order)
+    benchmark = vilco_mq(mq_root, order=order)
     assert benchmark.classes_order == benchmark.info["order"] == order
     names = {
         w["label_id"]: w["label"]
-        for r in json.loads((small_root / FILE).read_text()).values()
+        for r in json.loads((mq_root / FILE).read_text()).values()
         for w in r["annotations"]
     }
     for channel, query in enumerate(benchmark.queries):
         assert (query.channel, query.label_id) == (channel, order[channel])
         assert query.name == names[query.label_id]
-    for exp in vilco_mq(small_root, order=order, return_task_id=True).test_stream:
+    for exp in vilco_mq(mq_root, order=order, return_task_id=True).test_stream:
         assert min(exp.classes_in_this_experience) == 2 * exp.current_experience
 
 
 @pytest.mark.parametrize("sizes", [[3, 1, 2, 4], [1, 9], [10]])
-def test_uneven_groups_all_get_training_clips(small_root, sizes):
-    benchmark = vilco_mq(small_root, group_sizes=sizes)
+def test_uneven_groups_all_get_training_clips(mq_root, sizes):
+    benchmark = vilco_mq(mq_root, group_sizes=sizes)
     assert benchmark.n_classes_per_exp == sizes
     assert all(len(exp.dataset) for exp in benchmark.train_stream)
     assert_adds_up(benchmark.report)
 
 
 @pytest.mark.parametrize("return_task_id", [False, True])
-def test_task_labels_are_0_or_the_experience(small_root, return_task_id):
-    benchmark = vilco_mq(small_root, return_task_id=return_task_id)
+def test_task_labels_are_0_or_the_experience(mq_root, return_task_id):
+    benchmark = vilco_mq(mq_root, return_task_id=return_task_id)
     for stream in benchmark.streams.values():
         for exp in stream:
             expected = exp.current_experience if return_task_id else 0
@@ -318,9 +301,9 @@ def test_task_labels_are_0_or_the_experience(small_root, return_task_id):
             assert all(sample[-1] == expected for sample in exp.dataset)
 
 
-def test_numbers_that_do_not_divide_are_answered_with_those_that_do(small_root):
+def test_numbers_that_do_not_divide_are_answered_with_those_that_do(mq_root):
     with pytest.raises(ValueError, match=r"10 queries .* 4 .*\[1, 2, 5, 10\]"):
-        vilco_mq(small_root, n_experiences=4)
+        vilco_mq(mq_root, n_experiences=4)
 
 
 @pytest.mark.parametrize(
@@ -333,11 +316,13 @@ def test_numbers_that_do_not_divide_are_answered_with_those_that_do(small_root):
         ({"order": "groups"}, "needs a seed"),
         ({"order": [0, 1]}, r"missing \[2, 3"),
         ({"group_sizes": [5, 6]}, "sum up to 10"),
+        ({"group_sizes": [5, 5], "n_experiences": 10}, "make 2 experiences, but"),
+        ({"order": list(range(10)), "seed": 1}, "not shuffled"),
     ],
 )
-def test_argument_that_does_not_fit_is_refused(small_root, options, problem):
+def test_argument_that_does_not_fit_is_refused(mq_root, options, problem):
     with pytest.raises(ValueError, match=problem):
-        vilco_mq(small_root, **options)
+        vilco_mq(mq_root, **options)
 
 
 # Finding the data
@@ -362,18 +347,18 @@ def test_missing_feature_folder_is_named(root):
     assert str(root / "features") in str(caught.value)
 
 
-def test_annotations_without_features_argument_say_so(small_root):
+def test_annotations_without_features_argument_say_so(mq_root):
     with pytest.raises(FileNotFoundError, match="pass features=FOLDER"):
-        vilco_mq(annotations=small_root / FILE)
+        vilco_mq(annotations=mq_root / FILE)
 
 
-def test_files_can_be_given_one_by_one(small_root):
+def test_files_can_be_given_one_by_one(mq_root):
     given_apart = vilco_mq(
-        annotations=small_root / FILE,
-        features=small_root / "features",
-        query_text=small_root / "query_text.safetensors",
+        annotations=mq_root / FILE,
+        features=mq_root / "features",
+        query_text=mq_root / "query_text.safetensors",
     )
-    assert state_of(given_apart) == state_of(vilco_mq(small_root))
+    assert state_of(given_apart) == state_of(vilco_mq(mq_root))
 
 
 def test_annotation_file_may_lie_in_its_own_folder_under_the_old_name(root):
@@ -383,9 +368,9 @@ def test_annotation_file_may_lie_in_its_own_folder_under_the_old_name(root):
     assert placed(vilco_mq(root)) == wanted
 
 
-def test_environment_names_the_root(small_root, monkeypatch):
+def test_environment_names_the_root(mq_root, monkeypatch):
     assert vilco_mq().info["data"].startswith("embedded generated")
-    monkeypatch.setenv("AVALANCHE_VILCO_DATA", str(small_root))
+    monkeypatch.setenv("AVALANCHE_VILCO_DATA", str(mq_root))
     benchmark = vilco_mq()
     assert benchmark.info["data"] == "user data"
     assert benchmark.n_classes == 10
@@ -398,8 +383,8 @@ def test_results_can_tell_the_data_apart(root):
     assert vilco_mq(root).report.to_dict()["files"] != before
 
 
-def test_info_is_ready_for_a_results_file(small_root):
-    info = json.loads(json.dumps(vilco_mq(small_root).info))
+def test_info_is_ready_for_a_results_file(mq_root):
+    info = json.loads(json.dumps(vilco_mq(mq_root).info))
     assert info["uses_ground_truth_at_test"] is False
     assert info["comparable_with_paper"] is False
     assert info["queries_per_experience"] == [2] * 5
@@ -430,9 +415,9 @@ def test_category_without_text_stops_the_build(root):
         vilco_mq(root)
 
 
-def test_text_file_asked_for_must_exist(small_root, tmp_path):
+def test_text_file_asked_for_must_exist(mq_root, tmp_path):
     with pytest.raises(FileNotFoundError, match="no query text file"):
-        vilco_mq(small_root, query_text=tmp_path / "nothing.safetensors")
+        vilco_mq(mq_root, query_text=tmp_path / "nothing.safetensors")
 
 
 # Features
@@ -454,24 +439,24 @@ def test_features_of_clips_without_labels_are_not_asked_for(root):
 
 
 def test_dropping_clips_without_features_changes_the_denominator_and_says_so(
-    root, small_root
+    root, mq_root
 ):
     gone, record = next(iter(records_of(root, "val").items()))
     (root / "features" / f"{gone}.pt").unlink()
     benchmark = vilco_mq(root, missing="drop")
     clips = benchmark.report.stage("features", "clips")
     windows = benchmark.report.stage("features", "windows")
-    assert (clips.read, clips.rejected) == (18, {"no feature file": 1})
+    assert (clips.read, clips.rejected) == (30, {"no feature file": 1})
     assert 0 < windows.rejected["no feature file"] <= len(record["annotations"])
     assert gone not in str(placed(benchmark))
     assert_adds_up(benchmark.report)
-    assert benchmark.report.fates("clips")["in the streams"] == 17
-    assert vilco_mq(small_root).report.fates("clips")["in the streams"] == 18
+    assert benchmark.report.fates("clips")["in the streams"] == 29
+    assert vilco_mq(mq_root).report.fates("clips")["in the streams"] == 30
 
 
-def test_dropping_nothing_leaves_the_streams_as_they_are(small_root):
-    benchmark = vilco_mq(small_root, missing="drop")
-    assert placed(benchmark) == placed(vilco_mq(small_root))
+def test_dropping_nothing_leaves_the_streams_as_they_are(mq_root):
+    benchmark = vilco_mq(mq_root, missing="drop")
+    assert placed(benchmark) == placed(vilco_mq(mq_root))
     assert benchmark.report.stage("features", "clips").rejected == {}
 
 
@@ -655,8 +640,8 @@ def test_stock_naive_trains_on_clips_of_one_step(tmp_path):
     assert 0 <= values["Recall@1x_tIoU0.5_Stream/eval_phase/test_stream"] <= 1
 
 
-def test_batch_of_a_stream_is_what_its_samples_say(small_root):
-    data = vilco_mq(small_root).moments["train"]
+def test_batch_of_a_stream_is_what_its_samples_say(mq_root):
+    data = vilco_mq(mq_root).moments["train"]
     inputs, targets = collate_moments([data[i] for i in range(len(data))])
     for i in range(len(data)):
         own_inputs, own = data[i]
@@ -697,7 +682,8 @@ def mutate(records: dict, spots: list[tuple[int, int, str, Any]]) -> None:
     for clip, window, field, value in spots:
         uid = list(records)[clip % len(records)]
         windows = records[uid].get("annotations")
-        inside = isinstance(windows, list) and len(windows) > 0
+        is_list = isinstance(windows, list) and len(windows) > 0
+        inside = is_list and all(isinstance(one, dict) for one in windows)
         if field == "delete":
             records[uid].pop(list(records[uid])[window % len(records[uid])], None)
         elif field in ("start", "end") and inside:
@@ -716,19 +702,17 @@ def mutate(records: dict, spots: list[tuple[int, int, str, Any]]) -> None:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_any_mutated_annotation_is_a_named_error_or_adds_up(
-    spots, small_root, tmp_path
-):
-    records = json.loads((small_root / FILE).read_text())
+def test_any_mutated_annotation_is_a_named_error_or_adds_up(spots, mq_root, tmp_path):
+    records = json.loads((mq_root / FILE).read_text())
     mutate(records, copy.deepcopy(spots))
     path = tmp_path / FILE
     path.write_text(json.dumps(records))
     try:
         benchmark = vilco_mq(
-            annotations=path, features=small_root / "features", n_experiences=1
+            annotations=path, features=mq_root / "features", n_experiences=1
         )
     except (DataError, FileNotFoundError) as error:
-        assert str(path) in str(error) or str(small_root / "features") in str(error)
+        assert str(path) in str(error) or str(mq_root / "features") in str(error)
         return
     assert_adds_up(benchmark.report)
     n_windows = sum(len(record["annotations"]) for record in records.values())

@@ -6,23 +6,11 @@ import torch
 
 from avalanche_vilco.benchmarks.vilco_mq import vilco_mq
 from avalanche_vilco.data.batch import collate_moments
-from avalanche_vilco.data.mini import generate_mini_mq
 from avalanche_vilco.ops.timeline import grid_to_seconds
 
 
-def test_grid_resizes_every_clip_and_windows_keep_their_seconds(tmp_path: Path) -> None:
-    root = generate_mini_mq(
-        tmp_path / "mq",
-        n_train=20,
-        n_val=10,
-        n_test=2,
-        group_size=2,
-        min_train_clips=2,
-        min_val_clips=1,
-        clip_sec=(40.0, 60.0),
-        median_window_sec=4.0,
-    )
-    data = vilco_mq(root, grid=64).moments["test"]
+def test_grid_resizes_every_clip_and_windows_keep_their_seconds(mq_root: Path) -> None:
+    data = vilco_mq(mq_root, grid=64).moments["test"]
     (clips, targets) = collate_moments([data[i] for i in range(4)])
     assert clips.features.shape[:2] == (4, 64)
     back = grid_to_seconds(

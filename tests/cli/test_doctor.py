@@ -25,25 +25,10 @@ SENTENCES = "format_unique_pretrain_data_v2.jsonl"
 SENTENCE_FEATURES = "narration_features.npz"
 
 
-@pytest.fixture(scope="module")
-def sound_root(tmp_path_factory) -> Path:
-    return generate_mini_mq(
-        tmp_path_factory.mktemp("sound"),
-        n_train=12,
-        n_val=6,
-        n_test=2,
-        group_size=2,
-        min_train_clips=2,
-        min_val_clips=1,
-        clip_sec=(40.0, 60.0),
-        median_window_sec=4.0,
-    )
-
-
 @pytest.fixture
-def root(sound_root, tmp_path) -> Path:
+def root(mq_root, tmp_path) -> Path:
     """A copy to break."""
-    return Path(shutil.copytree(sound_root, tmp_path / "root"))
+    return Path(shutil.copytree(mq_root, tmp_path / "root"))
 
 
 def records_of(root: Path) -> dict:
@@ -286,6 +271,27 @@ def no_features_of_a_test_clip(root: Path) -> str:
     return clip(root, "test")
 
 
+def no_features_of_a_labelled_test_clip(root: Path) -> str:
+    records = records_of(root)
+    uid = clip(root, "test")
+    records[uid]["annotations"] = records[clip(root)]["annotations"]
+    (root / ANNOTATIONS).write_text(json.dumps(records))
+    feature_file(root, "test").unlink()
+    return uid
+
+
+def truncated_features_of_a_test_clip(root: Path) -> str:
+    path = feature_file(root, "test")
+    path.write_bytes(path.read_bytes()[:100])
+    return path.stem
+
+
+def nan_in_features_of_a_test_clip(root: Path) -> str:
+    path = feature_file(root, "test")
+    torch.save(torch.full_like(torch.load(path), torch.nan), path)
+    return path.stem
+
+
 def sentence_of_an_unknown_clip(root: Path) -> str:
     add_sentence(
         root, json.dumps({**sentences_of(root)[0], "video_id": "unknown-clip"})
@@ -318,7 +324,10 @@ def no_narrations(root: Path) -> str:
 
 NOTES: dict[Callable[[Path], str], tuple[str, str]] = {
     leftover_file: ("features", "1 files belong to no clip"),
-    no_features_of_a_test_clip: ("features", "1 clips without windows"),
+    no_features_of_a_test_clip: ("features", "1 clips of no stream"),
+    no_features_of_a_labelled_test_clip: ("features", "1 clips of no stream"),
+    truncated_features_of_a_test_clip: ("features", "is damaged"),
+    nan_in_features_of_a_test_clip: ("features", "holds NaN"),
     sentence_of_an_unknown_clip: ("narrations", "1 clips are not in the annotation"),
     sentence_outside_its_clip: ("narrations", "1 windows lie outside their clip"),
     sentence_that_runs_backwards: ("narrations", "1 windows: end before start"),
@@ -331,11 +340,11 @@ def named(plant: Callable) -> str:
     return plant.__name__
 
 
-def test_nothing_is_reported_of_a_sound_root(sound_root, capsys):
-    assert examine(sound_root).findings == []
-    assert main(["doctor", str(sound_root)]) == 0
+def test_nothing_is_reported_of_a_mq_root(mq_root, capsys):
+    assert examine(mq_root).findings == []
+    assert main(["doctor", str(mq_root)]) == 0
     printed = capsys.readouterr().out
-    assert "train clips 12, val clips 6, test clips 2, categories 10" in printed
+    assert "train clips 20, val clips 10, test clips 2, categories 10" in printed
     assert printed.endswith("0 faults, 0 notes (contents read)\n")
 
 
@@ -625,10 +634,10 @@ def test_doctor_changes_nothing(root):
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
 
-def test_doctor_starts_without_avalanche(sound_root):
+def test_doctor_starts_without_avalanche(mq_root):
     code = (
         "import sys; from avalanche_vilco.cli.main import main; "
-        f"main(['doctor', {str(sound_root)!r}]); "
+        f"main(['doctor', {str(mq_root)!r}]); "
         "print({'avalanche', 'transformers', 'hydra'} & set(sys.modules))"
     )
     command = [sys.executable, "-c", code]

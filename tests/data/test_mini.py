@@ -13,18 +13,19 @@ import torch
 from safetensors.torch import load_file
 
 from avalanche_vilco.data import mini
-from avalanche_vilco.data.mini import (
+from avalanche_vilco.data.layout import (
     ANNOTATION_FILE,
     FEATURE_FOLDER,
-    MANIFEST_FILE,
-    NARRATION_FEATURE_FILE,
-    NARRATION_FILE,
     QUERY_TEXT_FILE,
+)
+from avalanche_vilco.data.mini import (
+    MANIFEST_FILE,
     MiniMQConfig,
     dataset_statistics,
     generate_mini_mq,
     mini_mq_root,
 )
+from avalanche_vilco.data.narrations import NARRATION_FEATURE_FILE, NARRATION_FILE
 
 SMALL = MiniMQConfig(
     n_train=12,
@@ -383,6 +384,18 @@ def _lose_a_feature_file(root: Path) -> None:
     next((root / FEATURE_FOLDER).iterdir()).unlink()
 
 
+def _cut_a_feature_file(root: Path) -> None:
+    path = next((root / FEATURE_FOLDER).iterdir())
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _change_a_feature(root: Path) -> None:
+    path = next((root / FEATURE_FOLDER).iterdir())
+    features = torch.load(path)
+    features[0, 0] += 1
+    torch.save(features, path)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -393,6 +406,8 @@ def _lose_a_feature_file(root: Path) -> None:
         _edit_annotations,
         _cut_narration_features,
         _lose_a_feature_file,
+        _cut_a_feature_file,
+        _change_a_feature,
     ],
 )
 def test_damaged_cache_is_generated_anew(tmp_path, generated, damage):

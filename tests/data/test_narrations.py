@@ -84,7 +84,7 @@ def test_sentences_come_by_clip_and_in_order_of_time(tmp_path):
         ),
         "b": (Narration(1.0, 2.0, "q3", "b", "C does q3"),),
     }
-    assert report.stage("narrations", "windows").kept == 3
+    assert report.stage("narrations", "sentences").kept == 3
     assert list(report.files) == [FILE]
 
 
@@ -113,7 +113,7 @@ def test_windows_that_do_not_fit_are_counted_by_reason(tmp_path):
         item("stranger", 1, 2, "unknown"),
     )
     by_clip, report = read_narrations(path, {"a": 10.0})
-    tally = report.stage("narrations", "windows")
+    tally = report.stage("narrations", "sentences")
     assert tally.read == 8
     assert tally.kept == 2
     assert tally.changed == {"overhangs the clip, clipped to it": 2}
@@ -140,7 +140,7 @@ def test_whatever_the_windows_counts_add_up_and_kept_ones_are_legal(windows):
         path = Path(folder, FILE)
         path.write_text(lines)
         by_clip, report = read_narrations(path, {"a": 10.0})
-    tally = report.stage("narrations", "windows")
+    tally = report.stage("narrations", "sentences")
     told = by_clip.get("a", ())
     assert tally.read == len(windows)
     assert tally.passed_on == len(told)
@@ -370,7 +370,7 @@ def test_missing_features_are_all_listed_or_counted(make_features, tmp_path):
     with pytest.raises(DataError, match="no features for 3 narrations: q0, q2, q3"):
         NarrationStore(path, features)
     store = NarrationStore(path, features, missing="drop")
-    tally = store.report.stage("narration features", "windows")
+    tally = store.report.stage("narration features", "sentences")
     assert (tally.kept, tally.rejected) == (1, {"no features": 3})
     assert [one.query_id for one in store.of_clip("a")] == ["q1"]
     with pytest.raises(ValueError, match="expected missing in"):
@@ -423,7 +423,7 @@ def test_narrations_of_the_embedded_default_are_read(tmp_path):
     store = NarrationStore(
         root / FILE, root / "narration_features.npz", durations_sec=durations
     )
-    tally = store.report.stage("narrations", "windows")
+    tally = store.report.stage("narrations", "sentences")
     assert tally.kept == tally.read == len(store) > 0
     for clip_id in store.clip_ids:
         assert records[clip_id]["subset"] == "train"
