@@ -209,3 +209,41 @@ class MomentLoss(nn.Module):
         if self.negatives == "seen":
             return logits.new_ones(1, 1, 1)
         return targets.asked[:, : logits.shape[1], None].to(logits.dtype)
+
+
+def narration_contrast(
+    video: Tensor,
+    text: Tensor,
+    sentences: Tensor,
+    *,
+    temperature: float = 0.07,
+    stored: Tensor | None = None,
+    stored_sentences: Tensor | None = None,
+) -> Tensor:
+    """Symmetric InfoNCE of moments and what is said of them (Tang et al. 2024,
+    appendix C): ``L_v2t + L_t2v``, means over the pairs.
+
+    Negatives of a pair are the batch's other pairs and, for its video, stored
+    sentences; none of its own wording, so that no positive is its own negative.
+
+    :param video: (N, D) embeddings.
+    :param text: (N, D) embeddings of the same pairs.
+    :param sentences: (N,) equal where the wording is, -1 where there is no pair.
+    :param temperature: > 0.
+    :param stored: (M, D) embeddings of sentences of earlier experiences.
+    :param stored_sentences: (M,) their numbers.
+    :return: 0-d, zero without a pair.
+    """
+    video, text = F.normalize(video, dim=-1), F.normalize(text, dim=-1)
+    logits = video @ text.T / temperature
+    real = sentences >= 0
+    others = (sentences[:, None] != sentences) & real
+    itself = torch.eye(len(logits), dtype=torch.bool, device=logits.device)
+    to_text = logits.masked_fill(~(others | itself), -torch.inf)
+    to_video = logits.T.masked_fill(~(others | itself), -torch.inf)
+    if stored is not None and stored_sentences is not None:
+        against = video @ F.normalize(stored, dim=-1).T / temperature
+        own = sentences[:, None] == stored_sentences
+        to_text = torch.cat([to_text, against.masked_fill(own, -torch.inf)], dim=1)
+    losses = to_text.logsumexp(1) + to_video.logsumexp(1) - 2 * logits.diagonal()
+    return torch.where(real, losses, 0.0).sum() / real.sum().clamp(min=1)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from avalanche.models import DynamicModule
@@ -34,6 +34,11 @@ from avalanche_vilco.models.output import (
     OFFSET_SPAN,
     pack_output,
     padded_length,
+)
+from avalanche_vilco.models.prompt_memory import (
+    PromptMemory,
+    PromptSelection,
+    mean_token,
 )
 
 PRIOR_PROBABILITY = 0.01
@@ -251,6 +256,13 @@ class MomentHeads(nn.Module):
             torch.cat(list(masks), dim=1),
         )
 
+    def codes(self, levels: Sequence[Tensor], masks: Sequence[Tensor]) -> Tensor:
+        """What the classifier reads at every point, (B, D, P)."""
+        x, valid = _join_levels(levels), _join_levels(masks)
+        for conv in self.cls_convs:
+            x = conv(x, valid)
+        return _drop_gaps(x, [level.shape[1] for level in levels]).transpose(1, 2)
+
     def _logits(self, x: Tensor, valid: Tensor, summaries: Tensor) -> Tensor:
         if not len(summaries):
             return x.new_zeros(*x.shape[:2], 0)
@@ -283,6 +295,17 @@ def _bounded(x: Tensor) -> Tensor:
     )
 
 
+class _Text(NamedTuple):
+    """What clips see of the queries."""
+
+    tokens: Tensor
+    """(1, S, D), the last stands for none of the queries."""
+    seen: Tensor
+    """(B or 1, S) bool."""
+    summaries: Tensor
+    """(K, D) one code for each query learnt."""
+
+
 class MomentLocalizer(DynamicModule):
     """Localises the moments of all queries learnt so far.
 
@@ -313,7 +336,10 @@ class MomentLocalizer(DynamicModule):
         """Sees (B, D) clip codes in :meth:`clip_codes`; a name for feature hooks."""
         self.heads = heads
         self.decoder = decoder
-        width = text.projection.in_features
+        self.prompt_memory: PromptMemory | None = None
+        """Prompts that stand in for queries' texts, or come beside them; see
+        ``install_prompts``."""
+        width = self.text_dim
         self.register_buffer("query_tokens", torch.zeros(0, 1, width))
         self.register_buffer("known_tokens", torch.zeros(0, 1, dtype=torch.bool))
 
@@ -321,6 +347,11 @@ class MomentLocalizer(DynamicModule):
     def n_queries(self) -> int:
         """Queries learnt so far: K of the output."""
         return self.heads.cls.out_channels
+
+    @property
+    def text_dim(self) -> int:
+        """Width of the queries' token features."""
+        return self.text.projection.in_features
 
     def adaptation(self, experience: Any) -> None:
         """Learn the text of new queries and grow the head; in training mode only.
@@ -408,16 +439,70 @@ class MomentLocalizer(DynamicModule):
         weights = masks[0][..., None].to(levels[0].dtype)
         return self.pooled((levels[0] * weights).sum(1) / weights.sum(1))
 
+    def point_codes(self, clips: ClipBatch) -> Tensor:
+        """What the logits of each point are read off, (B, D, P)."""
+        levels, masks, _ = self._encode(clips)
+        return self.heads.codes(levels, masks)
+
     def _encode(self, clips: ClipBatch) -> tuple[list[Tensor], list[Tensor], Tensor]:
         extra = padded_length(clips.valid.shape[1], self.pyramid.n_levels)
         extra -= clips.valid.shape[1]
         features = nn.functional.pad(clips.features, (0, 0, 0, extra))
         valid = nn.functional.pad(clips.valid, (0, extra))
-        tokens, valid_tokens = self.text(self.query_tokens, self.known_tokens)
-        seen = self._seen(valid_tokens, clips.shown)
+        text = self._text(clips.shown)
         x = self.stem(features, valid)
-        levels, masks = self.pyramid(x, valid, tokens, seen)
-        return levels, masks, self._summaries(tokens)
+        levels, masks = self.pyramid(x, valid, text.tokens, text.seen)
+        return levels, masks, text.summaries
+
+    def find_prompts(self) -> PromptSelection:
+        """The prompts of each query learnt so far.
+
+        :raises ValueError: the model has no prompt memory.
+        """
+        if self.prompt_memory is None:
+            raise ValueError("expected a model with prompts: see install_prompts")
+        return self._selection(self.prompt_memory, self.n_queries)
+
+    def _selection(self, memory: PromptMemory, n_queries: int) -> PromptSelection:
+        tokens, known = self.query_tokens[:n_queries], self.known_tokens[:n_queries]
+        return memory(mean_token(tokens, known))
+
+    def _text(self, shown: Tensor | None) -> _Text:
+        memory = self.prompt_memory
+        if memory is None:
+            return self._words(shown)
+        prompts = self._prompts(memory, shown)
+        if memory.mode == "replace":
+            return prompts
+        words = self._words(shown)
+        n_clips = max(len(words.seen), len(prompts.seen))
+        masks = [part.seen.expand(n_clips, -1) for part in (prompts, words)]
+        # Both end with the token that stands for no query: one is enough.
+        return _Text(
+            torch.cat([prompts.tokens[:, :-1], words.tokens], dim=1),
+            torch.cat([masks[0][:, :-1], masks[1]], dim=1),
+            prompts.summaries + words.summaries,
+        )
+
+    def _words(self, shown: Tensor | None) -> _Text:
+        """The texts of the queries themselves."""
+        tokens, valid = self.text(self.query_tokens, self.known_tokens)
+        return _Text(tokens, self._seen(valid, shown), self._summaries(tokens))
+
+    def _prompts(self, memory: PromptMemory, shown: Tensor | None) -> _Text:
+        """The union of the prompts that the clips' queries have found."""
+        n_prompts, length, _ = memory.prompts.shape
+        everywhere = memory.prompts.new_ones(n_prompts, length, dtype=torch.bool)
+        tokens, _ = self.text(memory.prompts, everywhere)
+        found = self._selection(memory, len(self.known_tokens))
+        chosen = found.chosen & self.known_tokens.any(dim=1, keepdim=True)
+        if shown is None:
+            used = chosen[: self.n_queries].any(dim=0, keepdim=True)
+        else:
+            used = (shown[:, : len(chosen)].float() @ chosen.float()) > 0
+        seen = nn.functional.pad(used.repeat_interleave(length, 1), (0, 1), value=True)
+        codes = tokens[0, :-1].unflatten(0, (n_prompts, length)).mean(dim=1)
+        return _Text(tokens, seen, found.weights[: self.n_queries].to(codes) @ codes)
 
     def _seen(self, valid_tokens: Tensor, shown: Tensor | None) -> Tensor:
         """(B or 1, K * L + 1) mask of the tokens that each clip sees, the last, which
@@ -437,8 +522,7 @@ class MomentLocalizer(DynamicModule):
         if not self.n_queries:
             return tokens.new_zeros(0, tokens.shape[2])
         codes = tokens[0, :-1].unflatten(0, self.known_tokens.shape)[: self.n_queries]
-        weights = self.known_tokens[: self.n_queries, :, None].to(codes.dtype)
-        return (codes * weights).sum(1) / weights.sum(1).clamp(min=1)
+        return mean_token(codes, self.known_tokens[: self.n_queries])
 
     def decode(self, output: Tensor, targets: MomentTargets) -> MomentPredictions:
         """Ranked windows of an output; of the targets only the geometry is used.

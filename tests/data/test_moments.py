@@ -12,6 +12,8 @@ from avalanche_vilco.data.batch import collate_moments
 from avalanche_vilco.data.ego4d import MomentClip
 from avalanche_vilco.data.features import FeatureFolder
 from avalanche_vilco.data.moments import MomentDataset, MomentSample
+from avalanche_vilco.data.narrations import ClipNarrations, Narration
+from avalanche_vilco.ops.timeline import seconds_to_grid
 
 FPS = 1.874
 WINDOWS = [[[0.5, 4.0], [2.0, 30.0]], [], [[1.0, 1.5]]]
@@ -120,3 +122,59 @@ def test_spawned_workers_read_what_the_main_process_reads(dataset):
     for ours, theirs in zip(alone, spawned, strict=True):
         for one, other in zip(ours, theirs, strict=True):
             assert_equal(one.fields(), other.fields())
+
+
+class _Told:
+    """Stands in for a narration store: what is asked of it, and two sentences."""
+
+    clip_ids = ("clip0",)
+
+    def of_clip(self, clip_id):
+        told = [(1.0, 2.0, "a", "C cuts"), (3.0, 3.0, "b", "c  CUTS"), (9, 9, "c", "")]
+        rows = [Narration(s, e, q, "clip0", text) for s, e, q, text in told]
+        return tuple(rows) if clip_id == "clip0" else ()
+
+    def features(self, query_id):
+        return torch.full((2, 3), float(ord(query_id))) + torch.tensor([[0.0], [1.0]])
+
+
+def test_sentences_come_as_means_of_tokens_with_grid_windows(dataset):
+    told = ClipNarrations(_Told())
+    narrated = MomentDataset(dataset.samples, dataset.store, 5, told)
+    inputs, _ = narrated[0]
+    means = [[ord(letter) + 0.5] * 3 for letter in "abc"]
+    assert inputs["narrations"].tolist() == means
+    expected = seconds_to_grid(torch.tensor([[1.0, 2.0], [3.0, 3.0], [9.0, 9.0]]), FPS)
+    torch.testing.assert_close(inputs["narrated"], expected.float())
+    first, second, third = inputs["sentences"].tolist()
+    assert first == second != third and min(first, third) >= 0
+    assert torch.equal(narrated[0][0]["narrations"], inputs["narrations"])
+
+
+def test_batch_marks_places_without_a_sentence(dataset):
+    narrated = MomentDataset(dataset.samples, dataset.store, 5, ClipNarrations(_Told()))
+    clips = collate_moments([(*narrated[i], 0) for i in range(2)])[0]
+    assert clips.narrations.shape == (2, 3, 3) and clips.narrated.shape == (2, 3, 2)
+    assert (clips.sentences[1] == -1).all() and (clips.sentences[0] >= 0).all()
+    silent = collate_moments([(*dataset[0], 0)])[0]
+    assert silent.narrations is None
+    joined = torch.cat([silent, clips])
+    assert (joined.sentences[0] == -1).all() and len(joined) == 3
+
+
+def test_clip_with_many_sentences_shows_some_spread_in_time(dataset):
+    told = ClipNarrations(_Told(), max_sentences=2)
+    _, windows, _ = told.of_clip("clip0")
+    assert windows.tolist() == [[1.0, 2.0], [9.0, 9.0]]
+    with pytest.raises(ValueError, match="max_sentences >= 1 but got 0"):
+        ClipNarrations(_Told(), max_sentences=0)
+
+
+def test_kept_sentences_do_not_travel_in_a_pickle(dataset):
+    told = ClipNarrations(_Told())
+    expected = told.of_clip("clip0")
+    assert told._cache and not pickle.loads(pickle.dumps(told))._cache
+    full = ClipNarrations(_Told(), cache_bytes=0)
+    for one, other in zip(full.of_clip("clip0"), expected, strict=True):
+        assert torch.equal(one, other)
+    assert not full._cache

@@ -1,5 +1,6 @@
 """Point assignment and the two terms of the criterion."""
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional as F
 from torchvision.ops import sigmoid_focal_loss as torchvision_focal_loss
 
 from avalanche_vilco.data.batch import MomentTargets, stack_padded
@@ -16,6 +18,7 @@ from avalanche_vilco.models.losses import (
     MomentLoss,
     assign_points,
     distance_iou_loss,
+    narration_contrast,
     sigmoid_focal_loss,
 )
 from avalanche_vilco.models.output import (
@@ -467,3 +470,67 @@ def test_output_of_another_batch_is_refused(moment_targets) -> None:
     output = _output(4, moment_targets([32]))
     with pytest.raises(ValueError, match="same batch"):
         MomentLoss()(output, moment_targets([41]))
+
+
+# Narrations
+
+
+def test_contrast_of_two_orthogonal_pairs() -> None:
+    pairs = torch.eye(2)
+    loss = narration_contrast(pairs, pairs, torch.tensor([5, 6]), temperature=1.0)
+    assert float(loss) == pytest.approx(2 * 0.3133, abs=1e-4)
+
+
+def test_contrast_is_symmetric_info_nce() -> None:
+    draw = torch.Generator().manual_seed(0)
+    video, text = torch.randn(2, 5, 3, generator=draw)
+    cosines = F.normalize(video, dim=1) @ F.normalize(text, dim=1).T / 0.3
+    pairs = torch.arange(5)
+    expected = F.cross_entropy(cosines, pairs) + F.cross_entropy(cosines.T, pairs)
+    loss = narration_contrast(video, text, pairs, temperature=0.3)
+    torch.testing.assert_close(loss, expected)
+
+
+def test_places_without_a_sentence_change_nothing() -> None:
+    draw = torch.Generator().manual_seed(0)
+    video, text = torch.randn(2, 5, 3, generator=draw)
+    told = torch.tensor([3, -1, 4, 5, -1])
+    kept = told >= 0
+    torch.testing.assert_close(
+        narration_contrast(video, text, told),
+        narration_contrast(video[kept], text[kept], told[kept]),
+    )
+
+
+def test_nothing_said_is_no_loss_and_has_slopes() -> None:
+    video = torch.randn(2, 3, requires_grad=True)
+    loss = narration_contrast(video, torch.randn(2, 3), torch.tensor([-1, -1]))
+    loss.backward()
+    assert float(loss) == 0 and video.grad is not None
+    assert float(narration_contrast(video[:0], video[:0], torch.zeros(0))) == 0
+
+
+def test_same_wording_is_no_negative_in_the_batch_or_in_store() -> None:
+    draw = torch.Generator().manual_seed(0)
+    video, text = torch.randn(2, 3, 4, generator=draw)
+    twice = narration_contrast(
+        video[[0, 0]], text[[0, 0]], torch.tensor([1, 1]), temperature=1.0
+    )
+    assert float(twice) == pytest.approx(0, abs=1e-6)
+    own = narration_contrast(
+        video[:1],
+        text[:1],
+        torch.tensor([1]),
+        stored=text[:1],
+        stored_sentences=torch.tensor([1]),
+    )
+    assert float(own) == 0
+    other = narration_contrast(
+        video[:1],
+        text[:1],
+        torch.tensor([1]),
+        stored=text[:1],
+        stored_sentences=torch.tensor([2]),
+    )
+    # One equal text among the negatives: the floor of the public code's own copies.
+    assert float(other) == pytest.approx(math.log(2), abs=1e-5)

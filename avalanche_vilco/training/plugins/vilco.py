@@ -1,0 +1,292 @@
+"""ViLCo: prompts for the long term, exemplars for the short, narrations as teacher.
+
+Tang et al., "ViLCo-Bench: VIdeo Language COntinual learning Benchmark", NeurIPS 2024
+Datasets and Benchmarks, arXiv 2406.13123, section 4 and appendix C.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from avalanche.core import SupervisedPlugin
+from avalanche.evaluation.metric_results import MetricValue
+from avalanche.training.plugins import ReplayPlugin
+from avalanche.training.storage_policy import ExemplarsBuffer
+from torch import Tensor
+
+from avalanche_vilco.data.narrations import ClipNarrations
+from avalanche_vilco.models.losses import narration_contrast
+from avalanche_vilco.models.narration_aligner import install_aligner, narrated_codes
+from avalanche_vilco.models.prompt_memory import install_prompts
+
+
+class ViLCoPlugin(SupervisedPlugin):
+    """ViLCo for any strategy that trains one of our localisers.
+
+    The three parts can be switched off one by one; under a strategy that replays by
+    itself leave ``mem_size`` at 0::
+
+        Replay(..., plugins=[ViLCoPlugin()])
+
+    Where the paper and its public code differ, this follows the paper: prompts replace
+    the words (the code prepends them, and a mask then hides the words), keys learn
+    from the task's loss, each query finds its prompts by itself and no experience is
+    told apart, the contrastive loss is symmetric, and no positive is among its own
+    negatives (in the code each is, through the bank).
+
+    :param long_term: have prompts.
+    :param mem_size: training samples kept for replay; 0: no short-term memory.
+    :param storage_policy: what is kept, of capacity ``mem_size``; default Avalanche's
+        experience-balanced reservoir.
+    :param ssl_weight: weight of the contrastive loss on narrations; 0: none. Needs a
+        benchmark built with ``narrations=True``. The public code: 0.03.
+    :param pull_weight: weight of a term that draws keys to the queries that found
+        them, at least 0; the paper has none, the public code 0.1.
+    :param n_prompts: prompts m.
+    :param prompt_length: tokens L of a prompt.
+    :param top_n: prompts N of a query.
+    :param prompt_mode: ``"replace"`` or ``"prepend"``, see ``PromptMemory``.
+    :param temperature: of the contrastive loss, > 0.
+    :param bank_size: sentences of earlier experiences kept as negatives.
+    :param narration_dropout: share of a sentence's channels hidden at each step, in
+        [0, 1): the augmented narrations of the paper, which does not say how.
+    :param seed: of initial prompts, of the bank and of the augmentation.
+    :raises ValueError: a parameter is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        long_term: bool = True,
+        mem_size: int = 0,
+        storage_policy: ExemplarsBuffer | None = None,
+        ssl_weight: float = 0.03,
+        pull_weight: float = 0.0,
+        n_prompts: int = 10,
+        prompt_length: int = 4,
+        top_n: int = 4,
+        prompt_mode: str = "replace",
+        temperature: float = 0.07,
+        bank_size: int = 256,
+        narration_dropout: float = 0.1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        _check_at_least_zero(
+            mem_size=mem_size,
+            ssl_weight=ssl_weight,
+            pull_weight=pull_weight,
+            bank_size=bank_size,
+        )
+        if not temperature > 0:
+            raise ValueError(f"expected temperature > 0 but got {temperature}")
+        if not 0 <= narration_dropout < 1:
+            raise ValueError(
+                f"expected narration_dropout in [0, 1) but got {narration_dropout}"
+            )
+        self.long_term = long_term
+        self.replay = _replay(mem_size, storage_policy)
+        self.ssl_weight = ssl_weight
+        self.pull_weight = pull_weight
+        self.prompt_options = {
+            "n_prompts": n_prompts,
+            "length": prompt_length,
+            "top_n": top_n,
+            "mode": prompt_mode,
+        }
+        self.temperature = temperature
+        self.narration_dropout = narration_dropout
+        self.seed = seed
+        self.bank = NarrationBank(bank_size, seed=seed)
+        """Sentences of earlier experiences."""
+        self.usage: list[list[int]] = []
+        """For each experience learnt, how many of the queries learnt so far had found
+        each prompt at its end."""
+        self._captured: tuple[Tensor, Tensor] | None = None
+        self._hook: Any = None
+
+    def before_train_dataset_adaptation(self, strategy: Any, **kwargs: Any) -> None:
+        """Give the model its parts, before its parameters go to the optimizer."""
+        model, experience = strategy.model, getattr(strategy, "experience", None)
+        if self.long_term and model.prompt_memory is None:
+            first = getattr(experience, "queries_in_this_experience", ())
+            install_prompts(model, first, seed=self.seed, **self.prompt_options)
+        if self.ssl_weight and not hasattr(model, "narration_aligner"):
+            width = _narrations(experience).width
+            install_aligner(model, width, seed=self.seed)
+
+    def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Mix exemplars into the batches."""
+        if self.replay is not None:
+            self.replay.before_training_exp(strategy, **kwargs)
+
+    def before_forward(self, strategy: Any, **kwargs: Any) -> None:
+        """Listen to the encoder, where there are sentences to compare with."""
+        if self.ssl_weight and strategy.mb_x.narrations is not None:
+            self._hook = strategy.model.pyramid.register_forward_hook(self._capture)
+
+    def after_forward(self, strategy: Any, **kwargs: Any) -> None:
+        """Leave no hook on the model."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def _capture(self, module: Any, inputs: Any, output: Any) -> None:
+        levels, masks = output
+        self._captured = levels[0], masks[0]
+
+    def before_backward(self, strategy: Any, **kwargs: Any) -> None:
+        """Add the terms of narrations and keys to the loss."""
+        if self._captured is not None:
+            strategy.loss += self.ssl_weight * self._contrast(strategy)
+            self._captured = None
+        if self.long_term and self.pull_weight:
+            memory = strategy.model.prompt_memory
+            pull = memory.pull(strategy.model.find_prompts())
+            strategy.loss += self.pull_weight * pull
+
+    def _contrast(self, strategy: Any) -> Tensor:
+        assert self._captured is not None
+        features, valid = self._captured
+        clips = strategy.mb_x
+        video = narrated_codes(features.float(), valid, clips.narrated).flatten(0, 1)
+        # An empty last channel dim stands for a batch in which nobody says a word.
+        if not clips.narrations.shape[2]:
+            return video.sum() * 0.0
+        align = strategy.model.narration_aligner
+        text = align(self._augmented(clips.narrations, strategy)).flatten(0, 1)
+        self.bank.to(text.device)
+        return narration_contrast(
+            video,
+            text,
+            clips.sentences.flatten(),
+            temperature=self.temperature,
+            stored=align(self.bank.embeddings) if len(self.bank) else None,
+            stored_sentences=self.bank.sentences,
+        )
+
+    def _augmented(self, narrations: Tensor, strategy: Any) -> Tensor:
+        if not self.narration_dropout:
+            return narrations
+        # Own draws, so that those of the strategy are the same without narrations.
+        draw = torch.Generator(narrations.device)
+        draw.manual_seed(self.seed * 1_000_003 + strategy.clock.train_iterations)
+        keep = torch.rand(narrations.shape, generator=draw, device=narrations.device)
+        kept = keep >= self.narration_dropout
+        return narrations * kept / (1 - self.narration_dropout)
+
+    def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Store exemplars and sentences, and log which prompts are in use."""
+        if self.replay is not None:
+            self.replay.after_training_exp(strategy, **kwargs)
+        if self.ssl_weight:
+            experience = strategy.experience
+            clips = experience.dataset.clip_ids
+            self.bank.update(_narrations(experience), clips)
+        if self.long_term:
+            self._log_usage(strategy)
+
+    def _log_usage(self, strategy: Any) -> None:
+        counts = strategy.model.find_prompts().chosen.sum(0).tolist()
+        self.usage.append(counts)
+        for i, count in enumerate(counts):
+            name = f"PromptUsage/train_phase/prompt{i:03d}"
+            at = strategy.clock.train_iterations
+            value = MetricValue(self, name, float(count), at)  # type: ignore[arg-type]
+            strategy.evaluator.publish_metric_value(value)
+
+
+class NarrationBank:
+    """Embeddings of sentences of earlier experiences, shared equally by them.
+
+    :param size: sentences at most.
+    :param seed: of the choice.
+    """
+
+    def __init__(self, size: int, *, seed: int = 0) -> None:
+        self.size = size
+        self.seed = seed
+        self.embeddings = torch.zeros(0, 0)
+        """(M, C) float32."""
+        self.sentences = torch.zeros(0, dtype=torch.long)
+        """(M,) numbers of their wording."""
+        self._counts: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    def to(self, device: torch.device) -> None:
+        """Move, where it lies elsewhere."""
+        if self.sentences.device != device:
+            self.embeddings = self.embeddings.to(device)
+            self.sentences = self.sentences.to(device)
+
+    def update(self, narrations: ClipNarrations, clip_ids: Any) -> None:
+        """Take in sentences of an experience; those kept are in random order, so
+        earlier experiences give up their last ones.
+
+        :param narrations: the benchmark's.
+        :param clip_ids: clips of the experience.
+        """
+        quota = self.size // (len(self._counts) + 1)
+        parts = [
+            (rows[:quota], numbers[:quota])
+            for rows, numbers in zip(
+                self.embeddings.cpu().split(self._counts),
+                self.sentences.cpu().split(self._counts),
+                strict=True,
+            )
+        ]
+        parts.append(self._draw(narrations, clip_ids, quota))
+        self._counts = [len(numbers) for _, numbers in parts]
+        filled = [part for part in parts if len(part[1])] or parts[:1]
+        self.embeddings = torch.cat([rows for rows, _ in filled])
+        self.sentences = torch.cat([numbers for _, numbers in filled])
+
+    def _draw(
+        self, narrations: ClipNarrations, clip_ids: Any, quota: int
+    ) -> tuple[Tensor, Tensor]:
+        """One random sentence of a clip after another, up to the quota."""
+        draw = torch.Generator()
+        draw.manual_seed(self.seed * 1_000_003 + len(self._counts))
+        order = torch.randperm(len(clip_ids), generator=draw).tolist()
+        rows, numbers = [], []
+        for i in order:
+            if len(rows) == quota:
+                break
+            embeddings, _, sentences = narrations.of_clip(clip_ids[i])
+            if len(sentences):
+                one = int(torch.randint(len(sentences), (), generator=draw))
+                rows.append(embeddings[one])
+                numbers.append(sentences[one])
+        if not rows:
+            return torch.zeros(0, 0), torch.zeros(0, dtype=torch.long)
+        return torch.stack(rows), torch.stack(numbers)
+
+
+def _replay(mem_size: int, policy: ExemplarsBuffer | None) -> ReplayPlugin | None:
+    if policy is not None and policy.max_size != mem_size:
+        raise ValueError(
+            f"expected a storage policy of capacity mem_size={mem_size} but got one of "
+            f"{policy.max_size}"
+        )
+    return ReplayPlugin(mem_size, storage_policy=policy) if mem_size else None
+
+
+def _narrations(experience: Any) -> ClipNarrations:
+    stream = getattr(experience, "origin_stream", None)
+    benchmark = getattr(stream, "benchmark", None)
+    data = getattr(benchmark, "moments", {}).get(getattr(stream, "name", None))
+    if data is None or data.narrations is None:
+        raise ValueError(
+            "ViLCo's self-supervision needs narrations: build the benchmark with "
+            "narrations=True, or pass ssl_weight=0"
+        )
+    return data.narrations
+
+
+def _check_at_least_zero(**values: float) -> None:
+    for name, value in values.items():
+        if not value >= 0:
+            raise ValueError(f"expected {name} >= 0 but got {value}")
