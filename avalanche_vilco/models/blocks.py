@@ -83,11 +83,19 @@ class ConvSelfAttention(nn.Module):
     :param dim: width D.
     :param n_heads: heads; must divide dim.
     :param stride: 1 or 2.
+    :param window: odd number of output steps that each attends to, around its own;
+        None: all of the clip's.
+    :raises ValueError: the window is even or below 1.
     """
 
-    def __init__(self, dim: int, n_heads: int, *, stride: int = 1) -> None:
+    def __init__(
+        self, dim: int, n_heads: int, *, stride: int = 1, window: int | None = None
+    ) -> None:
         super().__init__()
+        if window is not None and (window < 1 or window % 2 == 0):
+            raise ValueError(f"expected an odd window of at least 1 but got {window}")
         self.n_heads = n_heads
+        self.window = window
         self.conv = MaskedConv1d(dim, dim, stride=stride, groups=dim, bias=False)
         self.norm = nn.LayerNorm(dim)
         self.query_key_value = nn.Linear(dim, 3 * dim)
@@ -102,9 +110,11 @@ class ConvSelfAttention(nn.Module):
         :return: (B, T / stride, D).
         """
         local = self.norm(self.conv(x, valid))
-        return self.out(
-            _attend(self.query_key_value(local).chunk(3, -1), valid_out, self.n_heads)
-        )
+        parts = self.query_key_value(local).chunk(3, -1)
+        if self.window is None or self.window >= 2 * x.shape[1] - 1:
+            return self.out(_attend(parts, valid_out, self.n_heads))
+        radius = self.window // 2
+        return self.out(_attend_nearby(parts, valid_out, self.n_heads, radius))
 
 
 class CrossAttention(nn.Module):
@@ -140,15 +150,22 @@ class CrossModalBlock(nn.Module):
     :param n_heads: heads.
     :param stride: 2 halves the sequence.
     :param dropout: of the feed-forward part.
+    :param window: as in :class:`ConvSelfAttention`.
     """
 
     def __init__(
-        self, dim: int, n_heads: int, *, stride: int = 1, dropout: float = 0.0
+        self,
+        dim: int,
+        n_heads: int,
+        *,
+        stride: int = 1,
+        dropout: float = 0.0,
+        window: int | None = None,
     ) -> None:
         super().__init__()
         self.stride = stride
         self.attention_norm = nn.LayerNorm(dim)
-        self.attention = ConvSelfAttention(dim, n_heads, stride=stride)
+        self.attention = ConvSelfAttention(dim, n_heads, stride=stride, window=window)
         self.cross_norm = nn.LayerNorm(dim)
         self.cross_attention = CrossAttention(dim, n_heads)
         self.feed_norm = nn.LayerNorm(dim)
@@ -166,14 +183,20 @@ class CrossModalBlock(nn.Module):
         :return: (B, T / stride, D) and its mask.
         """
         valid_out = valid[:, :: self.stride]
-        skip = x if self.stride == 1 else _masked_max_pool(x, valid)
+        skip = x if self.stride == 1 else masked_max_pool(x, valid)
         x = skip + self.attention(self.attention_norm(x), valid, valid_out)
         x = x + self.cross_attention(self.cross_norm(x), tokens, valid_tokens)
         x = x + self.feed_forward(self.feed_norm(x))
         return x * valid_out[..., None].to(x.dtype), valid_out
 
 
-def _masked_max_pool(x: Tensor, valid: Tensor) -> Tensor:
+def masked_max_pool(x: Tensor, valid: Tensor) -> Tensor:
+    """Maxima over three steps around every second one, of steps within the clip.
+
+    :param x: (B, T, D), T even.
+    :param valid: (B, T) bool.
+    :return: (B, T / 2, D), zeros beyond the clip's end.
+    """
     lowest = torch.finfo(x.dtype).min
     hidden = x.masked_fill(~valid[..., None], lowest).transpose(1, 2)
     pooled = F.max_pool1d(hidden, kernel_size=3, stride=2, padding=1)
@@ -210,6 +233,50 @@ def _attend(parts: Sequence[Tensor], valid_keys: Tensor, n_heads: int) -> Tensor
     mask = valid_keys[:, None, None, :]
     attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return attended.transpose(1, 2).flatten(2)
+
+
+_BLOCK = 32
+"""Steps that attend together: with a radius of 4, 40 keys serve 32 queries."""
+
+
+def _attend_nearby(
+    parts: Sequence[Tensor], valid: Tensor, n_heads: int, radius: int
+) -> Tensor:
+    """Multi-head attention of each of (B, T, D) steps over those at most ``radius``
+    away; the cost grows with T, not with its square.
+
+    Steps attend in blocks to their own block and ``radius`` steps on either side."""
+    n_steps = valid.shape[1]
+    size = max(_BLOCK, radius)
+    n_blocks = -(-n_steps // size)
+    extra = n_blocks * size - n_steps
+    query, key, value = (F.pad(part, (0, 0, 0, extra)) for part in parts)
+    inside = F.pad(valid, (0, extra))
+    # (B, T, D) -> (B * N, size, D) and (B * N, size + 2 * radius, D)
+    query = query.unflatten(1, (n_blocks, size)).flatten(0, 1)
+    key, value = (
+        F.pad(part, (0, 0, radius, radius))
+        .unfold(1, size + 2 * radius, size)
+        .transpose(2, 3)
+        .flatten(0, 1)
+        for part in (key, value)
+    )
+    real = F.pad(inside, (radius, radius)).unfold(1, size + 2 * radius, size)
+    steps = torch.arange(size, device=valid.device)
+    places = torch.arange(size + 2 * radius, device=valid.device) - radius
+    near = (places - steps[:, None]).abs() <= radius
+    seen = real.flatten(0, 1)[:, None] & near
+    # A step beyond the clip's end sees itself: attention over nothing is undefined.
+    seen = seen | (places == steps[:, None])
+    query, key, value = (
+        part.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+        for part in (query, key, value)
+    )
+    attended = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=seen[:, None]
+    )
+    joined = attended.transpose(1, 2).flatten(2)
+    return joined.unflatten(0, (-1, n_blocks)).flatten(1, 2)[:, :n_steps]
 
 
 def sinusoid_positions(n_steps: int, dim: int, device: torch.device) -> Tensor:

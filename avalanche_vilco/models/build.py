@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from avalanche_vilco.models.decoding import MomentDecoder
-from avalanche_vilco.models.moment_localizer import (
+from avalanche_vilco.models.localizer import (
     FeaturePyramid,
     MomentHeads,
-    MomentLocalizer,
     TextBranch,
     VideoStem,
 )
+from avalanche_vilco.models.moment_localizer import MomentLocalizer
+from avalanche_vilco.models.pooled_pyramid import PooledPyramid
+from avalanche_vilco.models.question_localizer import QuestionLocalizer
 
 
 def vilco_mq_tiny(
@@ -23,18 +25,20 @@ def vilco_mq_tiny(
     :param text_dim: ``benchmark.text_dim``.
     :param decoding: options of :class:`MomentDecoder`.
     """
-    return _moment_localizer(
-        feature_dim=feature_dim,
-        text_dim=text_dim,
-        dim=48,
-        n_heads=2,
-        n_stem_convs=1,
-        n_text_blocks=1,
-        n_stem_blocks=1,
-        n_levels=6,
-        n_head_convs=1,
-        dropout=0.0,
-        decoder=MomentDecoder(**decoding),
+    return MomentLocalizer(
+        **_parts(
+            feature_dim=feature_dim,
+            text_dim=text_dim,
+            dim=48,
+            n_heads=2,
+            n_stem_convs=1,
+            n_text_blocks=1,
+            n_stem_blocks=1,
+            n_levels=6,
+            n_head_convs=1,
+            dropout=0.0,
+            decoder=MomentDecoder(**decoding),
+        )
     )
 
 
@@ -48,22 +52,144 @@ def vilco_mq_base(
     :param text_dim: ``benchmark.text_dim``.
     :param decoding: options of :class:`MomentDecoder`.
     """
-    return _moment_localizer(
+    return MomentLocalizer(
+        **_parts(
+            feature_dim=feature_dim,
+            text_dim=text_dim,
+            dim=1024,
+            n_heads=16,
+            n_stem_convs=2,
+            n_text_blocks=2,
+            n_stem_blocks=2,
+            n_levels=10,
+            n_head_convs=2,
+            dropout=0.1,
+            decoder=MomentDecoder(**{"max_candidates": 5000, **decoding}),
+        )
+    )
+
+
+def vilco_mq_tiny_lower(
+    *, feature_dim: int = 32, text_dim: int = 48, **decoding: Any
+) -> MomentLocalizer:
+    """Lower bound of :func:`vilco_mq_tiny`: no attention, heads of one layer.
+
+    The text of a query enters as one linear match in the head.
+
+    :param feature_dim: ``benchmark.info["feature_dim"]``.
+    :param text_dim: ``benchmark.text_dim``.
+    :param decoding: options of :class:`MomentDecoder`.
+    """
+    return _lower_bound(
+        feature_dim=feature_dim,
+        text_dim=text_dim,
+        dim=48,
+        n_stem_convs=1,
+        n_levels=6,
+        decoder=MomentDecoder(**decoding),
+    )
+
+
+def vilco_mq_base_lower(
+    *, feature_dim: int = 4096, text_dim: int = 768, **decoding: Any
+) -> MomentLocalizer:
+    """Lower bound of :func:`vilco_mq_base`, as :func:`vilco_mq_tiny_lower` is of the
+    tiny model. (The public one has 93 M parameters and no text at all.)
+
+    :param feature_dim: ``benchmark.info["feature_dim"]``.
+    :param text_dim: ``benchmark.text_dim``.
+    :param decoding: options of :class:`MomentDecoder`.
+    """
+    return _lower_bound(
         feature_dim=feature_dim,
         text_dim=text_dim,
         dim=1024,
-        n_heads=16,
         n_stem_convs=2,
-        n_text_blocks=2,
-        n_stem_blocks=2,
         n_levels=10,
-        n_head_convs=2,
-        dropout=0.1,
         decoder=MomentDecoder(**{"max_candidates": 5000, **decoding}),
     )
 
 
-def _moment_localizer(
+def _lower_bound(
+    *,
+    feature_dim: int,
+    text_dim: int,
+    dim: int,
+    n_stem_convs: int,
+    n_levels: int,
+    decoder: MomentDecoder,
+) -> MomentLocalizer:
+    text = TextBranch(in_dim=text_dim, dim=dim, n_heads=1, n_blocks=0, dropout=0.0)
+    # No attention reads the token that stands for none of the queries.
+    text.null_token.requires_grad_(False)
+    return MomentLocalizer(
+        stem=VideoStem(in_dim=feature_dim, dim=dim, n_convs=n_stem_convs),
+        text=text,
+        pyramid=PooledPyramid(dim=dim, n_levels=n_levels),
+        heads=MomentHeads(dim=dim, n_convs=0, n_levels=n_levels),
+        decoder=decoder,
+    )
+
+
+def vilco_nlq_tiny(
+    *, feature_dim: int = 32, text_dim: int = 48, **decoding: Any
+) -> QuestionLocalizer:
+    """Question localiser of the embedded default: seconds on a CPU.
+
+    :param feature_dim: ``benchmark.info["feature_dim"]``.
+    :param text_dim: ``benchmark.text_dim``.
+    :param decoding: options of :class:`MomentDecoder`.
+    """
+    return QuestionLocalizer(
+        **_parts(
+            feature_dim=feature_dim,
+            text_dim=text_dim,
+            dim=48,
+            n_heads=2,
+            n_stem_convs=1,
+            n_text_blocks=1,
+            n_stem_blocks=1,
+            n_levels=6,
+            n_head_convs=1,
+            dropout=0.0,
+            window=9,
+            decoder=MomentDecoder(**{"max_windows": 5, **decoding}),
+        )
+    )
+
+
+def vilco_nlq_base(
+    *, feature_dim: int = 256, text_dim: int = 768, **decoding: Any
+) -> QuestionLocalizer:
+    """Question localiser at the public sizes: width 384, four text blocks, four
+    blocks at full length, seven levels over up to 2,560 steps, attention over nine
+    steps at each level.
+
+    :param feature_dim: ``benchmark.info["feature_dim"]``.
+    :param text_dim: ``benchmark.text_dim``.
+    :param decoding: options of :class:`MomentDecoder`.
+    """
+    return QuestionLocalizer(
+        **_parts(
+            feature_dim=feature_dim,
+            text_dim=text_dim,
+            dim=384,
+            n_heads=4,
+            n_stem_convs=2,
+            n_text_blocks=4,
+            n_stem_blocks=4,
+            n_levels=7,
+            n_head_convs=2,
+            dropout=0.1,
+            window=9,
+            decoder=MomentDecoder(
+                **{"max_candidates": 5000, "max_windows": 5, **decoding}
+            ),
+        )
+    )
+
+
+def _parts(
     *,
     feature_dim: int,
     text_dim: int,
@@ -76,23 +202,26 @@ def _moment_localizer(
     n_head_convs: int,
     dropout: float,
     decoder: MomentDecoder,
-) -> MomentLocalizer:
-    return MomentLocalizer(
-        stem=VideoStem(in_dim=feature_dim, dim=dim, n_convs=n_stem_convs),
-        text=TextBranch(
+    window: int | None = None,
+) -> dict[str, Any]:
+    """The parts of a localiser by name."""
+    return {
+        "stem": VideoStem(in_dim=feature_dim, dim=dim, n_convs=n_stem_convs),
+        "text": TextBranch(
             in_dim=text_dim,
             dim=dim,
             n_heads=n_heads,
             n_blocks=n_text_blocks,
             dropout=dropout,
         ),
-        pyramid=FeaturePyramid(
+        "pyramid": FeaturePyramid(
             dim=dim,
             n_heads=n_heads,
             n_stem_blocks=n_stem_blocks,
             n_levels=n_levels,
             dropout=dropout,
+            window=window,
         ),
-        heads=MomentHeads(dim=dim, n_convs=n_head_convs, n_levels=n_levels),
-        decoder=decoder,
-    )
+        "heads": MomentHeads(dim=dim, n_convs=n_head_convs, n_levels=n_levels),
+        "decoder": decoder,
+    }

@@ -28,13 +28,28 @@ OFFSET_SPAN = 16.0
 MAX_LEVELS = 16
 
 
-def query_logits(output: Tensor) -> Tensor:
+def query_logits(
+    output: Tensor, n_regression: int = MOMENT_REGRESSION_CHANNELS
+) -> Tensor:
     """Logits of the queries learnt so far.
 
-    :param output: (B, K + 2, P).
+    :param output: (B, K + R, P).
+    :param n_regression: R.
     :return: (B, K, P) view.
     """
-    return output[:, :-MOMENT_REGRESSION_CHANNELS]
+    return output[:, :-n_regression]
+
+
+def regression(
+    output: Tensor, n_regression: int = MOMENT_REGRESSION_CHANNELS
+) -> Tensor:
+    """Regression channels.
+
+    :param output: (B, K + R, P).
+    :param n_regression: R.
+    :return: (B, R, P) view.
+    """
+    return output[:, -n_regression:]
 
 
 def window_offsets(output: Tensor) -> Tensor:
@@ -43,7 +58,16 @@ def window_offsets(output: Tensor) -> Tensor:
     :param output: (B, K + 2, P).
     :return: (B, 2, P) view.
     """
-    return output[:, -MOMENT_REGRESSION_CHANNELS:]
+    return regression(output)
+
+
+def valid_points(output: Tensor) -> Tensor:
+    """Points inside their sample, by the zeros that :func:`pack_output` sets beyond.
+
+    :param output: (B, C, P) as a model returned it.
+    :return: (B, P) bool.
+    """
+    return (output != 0).any(dim=1)
 
 
 def pack_output(logits: Tensor, offsets: Tensor, valid: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ queries do not vote: each finds its own prompts.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +75,7 @@ class PromptMemory(nn.Module):
         if not temperature > 0:
             raise ValueError(f"expected temperature > 0 but got {temperature}")
         self.top_n = top_n
+        self.length = length
         self.mode = mode
         self.temperature = temperature
         self.seed = seed
@@ -84,6 +84,11 @@ class PromptMemory(nn.Module):
             torch.randn(n_prompts, length, width, generator=draw) / math.sqrt(width)
         )
         self.keys = nn.Parameter(torch.randn(n_prompts, width, generator=draw))
+
+    @property
+    def replaces_words(self) -> bool:
+        """Whether clips see prompts alone."""
+        return self.mode == "replace"
 
     @torch.no_grad()
     def spread_keys(self, queries: Tensor, *, noise: float = 0.1) -> None:
@@ -155,7 +160,7 @@ def mean_token(tokens: Tensor, valid: Tensor) -> Tensor:
 
 
 def install_prompts(
-    model: Any, queries: Sequence[Any] = (), **options: Any
+    model: Any, queries: Tensor | None = None, **options: Any
 ) -> PromptMemory:
     """Give a localiser a prompt memory, as a submodule.
 
@@ -163,7 +168,8 @@ def install_prompts(
     which takes in new parameters.
 
     :param model: a localiser with ``text_dim`` and ``prompt_memory``.
-    :param queries: those of the first experience; keys start among them.
+    :param queries: (K, C) embeddings of queries of the first experience; keys start
+        among them.
     :param options: of :class:`PromptMemory`.
     :return: the memory, now ``model.prompt_memory``.
     :raises TypeError: the model cannot hold one.
@@ -174,8 +180,8 @@ def install_prompts(
             f"but got {type(model).__name__}"
         )
     memory = PromptMemory(width=model.text_dim, **options)
-    if queries:
-        memory.spread_keys(torch.stack([query.tokens.mean(0) for query in queries]))
+    if queries is not None:
+        memory.spread_keys(queries)
     device = next(model.parameters()).device
     model.prompt_memory = memory.to(device).train(model.training)
     return memory

@@ -13,14 +13,19 @@ from typing import Any
 
 from avalanche.training import supervised as stock
 from avalanche.training.plugins import ReplayPlugin
+from avalanche.training.storage_policy import ExemplarsBuffer
 from torch import nn
 from torch.optim import Optimizer
 
-from avalanche_vilco.models.moment_localizer import GrowingHead
+from avalanche_vilco.models.localizer import GrowingHead
 from avalanche_vilco.training.plugins.agem import MomentAGEMPlugin
+from avalanche_vilco.training.plugins.bic import MomentBiCPlugin
+from avalanche_vilco.training.plugins.dense_distillation import DenseDistillationPlugin
+from avalanche_vilco.training.plugins.icarl import MomentICaRLPlugin
 from avalanche_vilco.training.plugins.synaptic_intelligence import (
     MomentSynapticIntelligencePlugin,
 )
+from avalanche_vilco.training.plugins.vilco import ViLCoPlugin
 from avalanche_vilco.training.storage_policy import ClassSlotBuffer
 from avalanche_vilco.training.templates import BatchObjectMixin, moment_evaluator
 
@@ -77,6 +82,56 @@ class ViLCoReplay(BatchObjectMixin, stock.Replay):
             replay.storage_policy = ClassSlotBuffer(mem_size, seed=memory_seed)
 
 
+class ViLCo(ViLCoNaive):
+    """ViLCo: prompts, exemplars and narrations."""
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer,
+        criterion: Any,
+        mem_size: int = 200,
+        storage_policy: ExemplarsBuffer | None = None,
+        long_term: bool = True,
+        ssl_weight: float = 0.03,
+        pull_weight: float = 0.0,
+        n_prompts: int = 10,
+        prompt_length: int = 4,
+        top_n: int = 4,
+        prompt_mode: str = "replace",
+        temperature: float = 0.07,
+        bank_size: int = 256,
+        narration_dropout: float = 0.1,
+        seed: int = 0,
+        plugins: Sequence[Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Arguments of Naive and of ``ViLCoPlugin``, where they are explained."""
+        plugin = ViLCoPlugin(
+            mem_size=mem_size,
+            storage_policy=storage_policy,
+            long_term=long_term,
+            ssl_weight=ssl_weight,
+            pull_weight=pull_weight,
+            n_prompts=n_prompts,
+            prompt_length=prompt_length,
+            top_n=top_n,
+            prompt_mode=prompt_mode,
+            temperature=temperature,
+            bank_size=bank_size,
+            narration_dropout=narration_dropout,
+            seed=seed,
+        )
+        super().__init__(
+            model=model,
+            optimizer=optimizer,
+            criterion=criterion,
+            plugins=[*(plugins or ()), plugin],
+            **kwargs,
+        )
+
+
 class ViLCoEWC(BatchObjectMixin, stock.EWC):
     """Elastic weight consolidation."""
 
@@ -116,6 +171,115 @@ class ViLCoSynapticIntelligence(ViLCoNaive):
 
 class ViLCoLwF(BatchObjectMixin, stock.LwF):
     """Learning without forgetting."""
+
+
+class ViLCoICaRL(ViLCoNaive):
+    """iCaRL for localisation; see ``MomentICaRLPlugin``."""
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer,
+        criterion: Any,
+        mem_size: int = 200,
+        distillation_weight: float = 1.0,
+        nearest_mean: bool = False,
+        plugins: Sequence[Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Arguments of Naive, and those of the plugin.
+
+        :param mem_size: samples kept.
+        :param distillation_weight: of the distillation term.
+        :param nearest_mean: score by nearest means in evaluation.
+        """
+        plugin = MomentICaRLPlugin(
+            mem_size,
+            distillation_weight=distillation_weight,
+            nearest_mean=nearest_mean,
+        )
+        super().__init__(
+            model=model,
+            optimizer=optimizer,
+            criterion=criterion,
+            plugins=[*(plugins or ()), plugin],
+            **kwargs,
+        )
+
+
+class ViLCoBiC(ViLCoNaive):
+    """BiC for localisation; see ``MomentBiCPlugin``."""
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer,
+        criterion: Any,
+        mem_size: int = 200,
+        val_share: float = 0.1,
+        distillation_weight: float = 1.0,
+        temperature: float = 1.0,
+        seed: int = 0,
+        plugins: Sequence[Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Arguments of Naive, and those of the plugin.
+
+        :param mem_size: samples kept, held-out ones included.
+        :param val_share: share of them that is held out.
+        :param distillation_weight: of the distillation term, within its share.
+        :param temperature: softens logits in distillation.
+        :param seed: of the choice of held-out samples.
+        """
+        plugin = MomentBiCPlugin(
+            mem_size,
+            val_share=val_share,
+            distillation_weight=distillation_weight,
+            temperature=temperature,
+            seed=seed,
+        )
+        super().__init__(
+            model=model,
+            optimizer=optimizer,
+            criterion=criterion,
+            plugins=[*(plugins or ()), plugin],
+            **kwargs,
+        )
+
+
+class ViLCoDenseDistillation(ViLCoNaive):
+    """Distillation at every point; see ``DenseDistillationPlugin``."""
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer,
+        criterion: Any,
+        weight: float = 1.0,
+        regression_weight: float = 1.0,
+        temperature: float = 1.0,
+        plugins: Sequence[Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Arguments of Naive, and those of the plugin.
+
+        :param weight: of the logits' term.
+        :param regression_weight: of the regressions' term.
+        :param temperature: softens logits.
+        """
+        plugin = DenseDistillationPlugin(
+            weight, regression_weight, temperature=temperature
+        )
+        super().__init__(
+            model=model,
+            optimizer=optimizer,
+            criterion=criterion,
+            plugins=[*(plugins or ()), plugin],
+            **kwargs,
+        )
 
 
 class ViLCoGEM(BatchObjectMixin, stock.GEM):

@@ -22,7 +22,7 @@ def _count(model: MomentLocalizer) -> int:
 
 def _narrow_base() -> MomentLocalizer:
     """vilco_mq_base at width 32."""
-    return build._moment_localizer(
+    parts = build._parts(
         feature_dim=24,
         text_dim=20,
         dim=32,
@@ -35,6 +35,7 @@ def _narrow_base() -> MomentLocalizer:
         dropout=0.1,
         decoder=MomentDecoder(),
     )
+    return MomentLocalizer(**parts)
 
 
 def _train_step(

@@ -12,12 +12,9 @@ from torch import Tensor
 
 from avalanche_vilco.data.batch import ClipBatch
 from avalanche_vilco.models.build import vilco_mq_tiny
+from avalanche_vilco.models.localizer import PRIOR_PROBABILITY, GrowingHead
 from avalanche_vilco.models.losses import MomentLoss
-from avalanche_vilco.models.moment_localizer import (
-    PRIOR_PROBABILITY,
-    GrowingHead,
-    MomentLocalizer,
-)
+from avalanche_vilco.models.moment_localizer import MomentLocalizer
 from avalanche_vilco.models.output import (
     OFFSET_LOW,
     OFFSET_SPAN,

@@ -104,7 +104,8 @@ def tiny_model():
 def prompted(request, tiny_model, text_query):
     queries = [text_query(channel) for channel in range(4)]
     model = tiny_model()
-    install_prompts(model, queries, n_prompts=6, top_n=2, mode=request.param)
+    embeddings = torch.stack([query.tokens.mean(0) for query in queries])
+    install_prompts(model, embeddings, n_prompts=6, top_n=2, mode=request.param)
     model.learn_queries(queries)
     with torch.no_grad():
         # Untrained rows answer nothing, so all differences come from the texts.
@@ -147,7 +148,7 @@ def test_clip_that_shows_its_queries_sees_their_prompts_only(
 ) -> None:
     clips = clip_batch([20, 20])
     clips.shown = torch.tensor([[True, False, False, False], [True, True, True, True]])
-    text = prompted._text(clips.shown)
+    text = prompted.shown_text(clips)
     found = prompted.find_prompts().chosen.repeat_interleave(4, dim=1)
     seen = text.seen[:, : 6 * 4]
     assert torch.equal(seen[0], found[0])

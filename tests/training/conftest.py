@@ -12,14 +12,14 @@ from avalanche_vilco.benchmarks.query_incremental import QueryIncrementalBenchma
 from avalanche_vilco.benchmarks.vilco_mq import vilco_mq
 from avalanche_vilco.data.mini import generate_mini_mq
 from avalanche_vilco.models.decoding import MomentDecoder
-from avalanche_vilco.models.losses import MomentLoss
-from avalanche_vilco.models.moment_localizer import (
+from avalanche_vilco.models.localizer import (
     FeaturePyramid,
     MomentHeads,
-    MomentLocalizer,
     TextBranch,
     VideoStem,
 )
+from avalanche_vilco.models.losses import MomentLoss
+from avalanche_vilco.models.moment_localizer import MomentLocalizer
 from avalanche_vilco.training.templates import moment_evaluator
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from avalanche_vilco.data.narrations import ClipNarrations
 from avalanche_vilco.models.losses import narration_contrast
 from avalanche_vilco.models.narration_aligner import install_aligner, narrated_codes
-from avalanche_vilco.models.prompt_memory import install_prompts
+from avalanche_vilco.models.prompt_memory import PromptSelection, install_prompts
 
 
 class ViLCoPlugin(SupervisedPlugin):
@@ -100,17 +100,19 @@ class ViLCoPlugin(SupervisedPlugin):
         self.seed = seed
         self.bank = NarrationBank(bank_size, seed=seed)
         """Sentences of earlier experiences."""
-        self.usage: list[list[int]] = []
-        """For each experience learnt, how many of the queries learnt so far had found
-        each prompt at its end."""
+        self.usage: list[list[float]] = []
+        """For each experience learnt, the share of its selections that went to each
+        prompt; sums to 1."""
+        self._counts: Tensor | None = None
         self._captured: tuple[Tensor, Tensor] | None = None
-        self._hook: Any = None
+        self._found: PromptSelection | None = None
+        self._hooks: list[Any] = []
 
     def before_train_dataset_adaptation(self, strategy: Any, **kwargs: Any) -> None:
         """Give the model its parts, before its parameters go to the optimizer."""
         model, experience = strategy.model, getattr(strategy, "experience", None)
         if self.long_term and model.prompt_memory is None:
-            first = getattr(experience, "queries_in_this_experience", ())
+            first = model.query_embeddings(experience)
             install_prompts(model, first, seed=self.seed, **self.prompt_options)
         if self.ssl_weight and not hasattr(model, "narration_aligner"):
             width = _narrations(experience).width
@@ -122,15 +124,24 @@ class ViLCoPlugin(SupervisedPlugin):
             self.replay.before_training_exp(strategy, **kwargs)
 
     def before_forward(self, strategy: Any, **kwargs: Any) -> None:
-        """Listen to the encoder, where there are sentences to compare with."""
+        """Listen to the prompts and, where there are sentences to compare with, to
+        the encoder."""
+        model = strategy.model
+        if self.long_term:
+            self._hooks.append(model.prompt_memory.register_forward_hook(self._find))
         if self.ssl_weight and strategy.mb_x.narrations is not None:
-            self._hook = strategy.model.pyramid.register_forward_hook(self._capture)
+            self._hooks.append(model.pyramid.register_forward_hook(self._capture))
 
     def after_forward(self, strategy: Any, **kwargs: Any) -> None:
         """Leave no hook on the model."""
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def _find(self, module: Any, inputs: Any, output: PromptSelection) -> None:
+        self._found = output
+        counts = output.chosen.sum(0)
+        self._counts = counts if self._counts is None else self._counts + counts
 
     def _capture(self, module: Any, inputs: Any, output: Any) -> None:
         levels, masks = output
@@ -141,10 +152,11 @@ class ViLCoPlugin(SupervisedPlugin):
         if self._captured is not None:
             strategy.loss += self.ssl_weight * self._contrast(strategy)
             self._captured = None
-        if self.long_term and self.pull_weight:
-            memory = strategy.model.prompt_memory
-            pull = memory.pull(strategy.model.find_prompts())
-            strategy.loss += self.pull_weight * pull
+        if self._found is not None:
+            if self.pull_weight:
+                pull = strategy.model.prompt_memory.pull(self._found)
+                strategy.loss += self.pull_weight * pull
+            self._found = None
 
     def _contrast(self, strategy: Any) -> Tensor:
         assert self._captured is not None
@@ -188,12 +200,14 @@ class ViLCoPlugin(SupervisedPlugin):
             self._log_usage(strategy)
 
     def _log_usage(self, strategy: Any) -> None:
-        counts = strategy.model.find_prompts().chosen.sum(0).tolist()
-        self.usage.append(counts)
-        for i, count in enumerate(counts):
+        assert self._counts is not None
+        shares = (self._counts / self._counts.sum()).tolist()
+        self.usage.append(shares)
+        self._counts = None
+        for i, share in enumerate(shares):
             name = f"PromptUsage/train_phase/prompt{i:03d}"
             at = strategy.clock.train_iterations
-            value = MetricValue(self, name, float(count), at)  # type: ignore[arg-type]
+            value = MetricValue(self, name, share, at)  # type: ignore[arg-type]
             strategy.evaluator.publish_metric_value(value)
 
 
@@ -251,7 +265,8 @@ class NarrationBank:
         draw = torch.Generator()
         draw.manual_seed(self.seed * 1_000_003 + len(self._counts))
         order = torch.randperm(len(clip_ids), generator=draw).tolist()
-        rows, numbers = [], []
+        rows: list[Tensor] = []
+        numbers: list[Tensor] = []
         for i in order:
             if len(rows) == quota:
                 break
