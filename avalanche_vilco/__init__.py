@@ -12,6 +12,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "vilco_mq": "avalanche_vilco.benchmarks.vilco_mq",
     "ViLCoMQ": "avalanche_vilco.benchmarks.vilco_mq",
+    "vilco_nlq": "avalanche_vilco.benchmarks.vilco_nlq",
+    "ViLCoNLQ": "avalanche_vilco.benchmarks.vilco_nlq",
     "vilco_mq_tiny": "avalanche_vilco.models.build",
     "vilco_mq_base": "avalanche_vilco.models.build",
     "MomentLoss": "avalanche_vilco.models.losses",
@@ -19,16 +21,19 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from avalanche_vilco.benchmarks.vilco_mq import ViLCoMQ, vilco_mq
+    from avalanche_vilco.benchmarks.vilco_nlq import ViLCoNLQ, vilco_nlq
     from avalanche_vilco.models.build import vilco_mq_base, vilco_mq_tiny
     from avalanche_vilco.models.losses import MomentLoss
 
 __all__ = [
     "MomentLoss",
     "ViLCoMQ",
+    "ViLCoNLQ",
     "__version__",
     "vilco_mq",
     "vilco_mq_base",
     "vilco_mq_tiny",
+    "vilco_nlq",
 ]
 
 

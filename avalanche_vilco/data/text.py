@@ -8,11 +8,12 @@ Two keys are in use. Categories (moment queries) have one entry for each label:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from avalanche_vilco.data.errors import DataError
 from avalanche_vilco.data.handles import PerProcess
+from avalanche_vilco.data.narrations import NarrationLMDB
 
 HASHED_WIDTH = 64
 AGREEMENT = 1e-4
@@ -29,6 +31,8 @@ AGREEMENT = 1e-4
 MAX_TEXT_FILE_BYTES = 256 * 2**20
 """A larger file of one clip or query is not read: 77 tokens of 768 channels take
 236 kB, and a clip has 15 labels at most."""
+
+_QUESTION_WORD = re.compile(r"\w[\w'\u2019-]*")
 
 
 def readable(label: str) -> str:
@@ -202,27 +206,48 @@ def _width_faults(path: Path, tokens: Mapping[str, Tensor]) -> list[DataError]:
     ]
 
 
+class TokenSource(Protocol):
+    """Token features of free-form queries by query id."""
+
+    @property
+    def width(self) -> int:
+        """Channels of a token."""
+
+    def read(self, query_id: str) -> Tensor:
+        """Token features of a query, (L, C) float32.
+
+        :raises DataError: missing or damaged.
+        """
+
+    def missing(self, query_ids: Iterable[str]) -> list[str]:
+        """Query ids without an entry, in the order given."""
+
+
 class QueryTokens:
     """Token features of free-form queries by query id, read one by one.
 
-    :param path: a safetensors file with one entry a query id, or a folder of
-        ``<query_id>.pt``, each one tensor. Entries are (L, C); 1-D (pooled) ones
+    :param path: a safetensors file with one entry a query id; a folder of
+        ``<query_id>.pt``, each one tensor; or the public LMDB, query id -> npz archive
+        with ``token_features`` or ``features``. Entries are (L, C); 1-D (pooled) ones
         count as one token.
-    :param width: channels C that every entry must have.
+    :param width: channels C that every entry must have; ``None``: as the first has.
     :raises FileNotFoundError: no such file or folder.
-    :raises DataError: the file is no safetensors file.
+    :raises DataError: the file is no safetensors file or LMDB, or ``width`` is asked of
+        a store without a sound entry.
     """
 
-    def __init__(self, path: Path | str, width: int) -> None:
+    def __init__(self, path: Path | str, width: int | None = None) -> None:
         self.path = Path(path)
-        self.width = width
         self._file: PerProcess[Any] | None = None
-        if self.path.is_dir():
-            return
-        if not self.path.is_file():
-            raise FileNotFoundError(f"no query text file or folder at {self.path}")
-        self._file = PerProcess(partial(_open_table, self.path))
-        self._file.get()
+        self._database: NarrationLMDB | None = None
+        if _is_lmdb(self.path):
+            self._database = NarrationLMDB(self.path)
+        elif not self.path.is_dir():
+            if not self.path.is_file():
+                raise FileNotFoundError(f"no query text file or folder at {self.path}")
+            self._file = PerProcess(partial(_open_table, self.path))
+            self._file.get()
+        self.width = self._first_width() if width is None else width
 
     def read(self, query_id: str) -> Tensor:
         """Token features of a query.
@@ -242,12 +267,24 @@ class QueryTokens:
         known = set(self._ids())
         return [query_id for query_id in query_ids if query_id not in known]
 
-    def _ids(self) -> Iterator[str]:
+    def _first_width(self) -> int:
+        first = min(self._ids(), default=None)
+        if first is None:
+            raise DataError(
+                self.path, "holds no query text", hint="is it the right one?"
+            )
+        return int(_as_tokens(self.path, first, self._stored(first)).shape[1])
+
+    def _ids(self) -> Iterable[str]:
+        if self._database is not None:
+            return self._database.ids()
         if self._file is None:
             return (path.stem for path in self.path.glob("*.pt"))
-        return iter(self._file.get().keys())
+        return self._file.get().keys()
 
     def _stored(self, query_id: str) -> Tensor:
+        if self._database is not None:
+            return self._database.features(query_id)
         try:
             if self._file is not None:
                 return self._file.get().get_tensor(query_id)
@@ -264,11 +301,109 @@ class QueryTokens:
         return stored
 
 
+def _is_lmdb(path: Path) -> bool:
+    return (path / "data.mdb").is_file() or path.suffix in (".lmdb", ".mdb")
+
+
 def _open_table(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
         raise DataError(path, f"not a safetensors file: {error}") from None
+
+
+class JoinedTokens:
+    """Several stores read as one; public code has one for each subset.
+
+    :param sources: stores of one width; the first that has an entry counts.
+    :raises ValueError: no store, or widths differ.
+    """
+
+    def __init__(self, sources: Sequence[TokenSource]) -> None:
+        widths = [source.width for source in sources]
+        if len(set(widths)) != 1:
+            raise ValueError(
+                f"expected query text of one width but got {widths} channels: write "
+                "all with one text encoder"
+            )
+        self.sources = tuple(sources)
+        self.width = widths[0]
+        self._home: dict[str, TokenSource] = {}
+
+    def read(self, query_id: str) -> Tensor:
+        """Token features of a query, (L, C) float32.
+
+        :raises DataError: missing or damaged.
+        """
+        if query_id not in self._home:
+            there = (s for s in self.sources if not s.missing([query_id]))
+            self._home[query_id] = next(there, self.sources[0])
+        return self._home[query_id].read(query_id)
+
+    def missing(self, query_ids: Iterable[str]) -> list[str]:
+        """Query ids without an entry in any store, in the order given."""
+        left = list(query_ids)
+        for source in self.sources:
+            gone = source.missing(left)
+            found = set(left) - set(gone)
+            self._home.update((i, source) for i in found if i not in self._home)
+            left = gone
+        return left
+
+
+class HashedTokens:
+    """Questions without a text encoder: a fixed random vector for each word.
+
+    Words that two questions share have the same vector; there is no further meaning in
+    it. A stand-in where no features of a text encoder are at hand.
+
+    :param texts: query id -> question.
+    :param width: channels of a token.
+    """
+
+    def __init__(self, texts: Mapping[str, str], width: int = HASHED_WIDTH) -> None:
+        self.texts = dict(texts)
+        self.width = width
+
+    def read(self, query_id: str) -> Tensor:
+        """(words, width) float32, the same on every machine.
+
+        :raises DataError: no such query.
+        """
+        if query_id not in self.texts:
+            raise DataError("questions", "no such query", record=query_id)
+        words = _QUESTION_WORD.findall(self.texts[query_id].lower()) or ["?"]
+        return torch.stack([_kept_word_vector(word, self.width) for word in words])
+
+    def missing(self, query_ids: Iterable[str]) -> list[str]:
+        """Query ids without a question, in the order given."""
+        return [query_id for query_id in query_ids if query_id not in self.texts]
+
+
+class TextTokens:
+    """Token features by the question's words, such as CLIP's.
+
+    :param texts: query id -> question.
+    :param tokens: question -> (L, C), for every question, of one width.
+    """
+
+    def __init__(self, texts: Mapping[str, str], tokens: Mapping[str, Tensor]) -> None:
+        self.texts = dict(texts)
+        self.tokens = dict(tokens)
+        self.width = int(next(iter(self.tokens.values())).shape[1])
+
+    def read(self, query_id: str) -> Tensor:
+        """Token features of a query, (L, C) float32.
+
+        :raises DataError: no such query.
+        """
+        if self.missing([query_id]):
+            raise DataError("questions", "no such query", record=query_id)
+        return self.tokens[self.texts[query_id]]
+
+    def missing(self, query_ids: Iterable[str]) -> list[str]:
+        """Query ids without features, in the order given."""
+        return [i for i in query_ids if self.texts.get(i) not in self.tokens]
 
 
 def hashed_query_text(
@@ -298,3 +433,6 @@ def _word_vector(word: str, width: int) -> Tensor:
     seed = np.random.SeedSequence(int.from_bytes(digest, "big"))
     values = np.random.Generator(np.random.PCG64(seed)).standard_normal(width)
     return torch.from_numpy(values.astype(np.float32))
+
+
+_kept_word_vector = lru_cache(maxsize=2**16)(_word_vector)
