@@ -13,12 +13,18 @@ import avalanche_vilco
 USAGE = """\
 avalanche-vilco run [benchmark=vilco_mq] [strategy=naive] [seed=0] [NAME=VALUE ...]
        avalanche-vilco doctor ROOT [--json] [--deep | --no-deep]
+       avalanche-vilco report FOLDER ... [--format FORMAT] [--plot FILE]
+       avalanche-vilco score --task mq|nlq|vq --predictions FILE --annotations FILE
 
   run      train a strategy on a benchmark, print its task matrix, write results
            (avalanche-vilco run --help lists every setting; -m sweeps over
            comma-separated values)
   doctor   say what is there, missing or damaged in a data folder
            (avalanche-vilco doctor --help)
+  report   tables and plots over the methods and seeds of finished runs
+           (avalanche-vilco report --help)
+  score    metrics of a submission file in the official format
+           (avalanche-vilco score --help)
 """
 
 
@@ -93,9 +99,29 @@ def _doctor(arguments: Sequence[str]) -> int:
         return 130
 
 
+def _report(arguments: Sequence[str]) -> int:
+    from avalanche_vilco.cli.report import main as gather_and_tell
+
+    try:
+        return gather_and_tell(arguments)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _score(arguments: Sequence[str]) -> int:
+    from avalanche_vilco.cli.score import main as read_and_score
+
+    try:
+        return read_and_score(arguments)
+    except KeyboardInterrupt:
+        return 130
+
+
 _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "doctor": _doctor,
+    "report": _report,
     "run": _run,
+    "score": _score,
 }
 
 

@@ -20,12 +20,16 @@ _HOMES = {
             "visual_query_hits",
             "visual_query_scores",
         ),
-        "matrix": ("TaskMatrix",),
+        "matrix": (
+            "TaskMatrix",
+            "matrices_csv",
+        ),
         "seeds": (
             "SeedSummary",
             "summarise_seeds",
         ),
         "submissions": (
+            "SubmissionError",
             "read_moments",
             "read_queries",
             "read_tracks",
@@ -60,6 +64,7 @@ if TYPE_CHECKING:
     )
     from avalanche_vilco.evaluation.matrix import (
         TaskMatrix,
+        matrices_csv,
     )
     from avalanche_vilco.evaluation.metrics import (
         MomentDetectionMAP,
@@ -78,6 +83,7 @@ if TYPE_CHECKING:
         summarise_seeds,
     )
     from avalanche_vilco.evaluation.submissions import (
+        SubmissionError,
         read_moments,
         read_queries,
         read_tracks,
@@ -88,6 +94,7 @@ __all__ = [
     "MomentRecall",
     "MomentTaskMatrix",
     "SeedSummary",
+    "SubmissionError",
     "TaskMatrix",
     "Tracks",
     "VisualQueryMetrics",
@@ -98,6 +105,7 @@ __all__ = [
     "detection_map",
     "detection_map_metrics",
     "grouped_recall",
+    "matrices_csv",
     "moment_recall",
     "read_moments",
     "read_queries",

@@ -36,6 +36,9 @@ _Cells = list[tuple[int, int]]
 # Row of a cell that holds the score before any training.
 BASELINE = -1
 
+# Column of a reason that is not one of a cell.
+NO_TASK = -1
+
 
 class TaskMatrix:
     """Scores on every task after training every task.
@@ -185,8 +188,9 @@ class TaskMatrix:
             matrix do not depend on it.
         :param number: the number, by the name of its method; average and backward
             forgetting by default.
-        :return: reason by cell (i, j), with row -1 for scores before any training;
-            empty if the number can be computed.
+        :return: reason by cell (i, j), with row -1 for scores before any training and
+            column -1 where no task is left to take the mean over, as for backward
+            forgetting in row 0; empty if the number can be computed.
         :raises IndexError: if there is no such row.
         :raises ValueError: if there is no such number.
         """
@@ -194,12 +198,12 @@ class TaskMatrix:
         if row is None:
             return {(0, 0): "no score has been recorded"}
         names: tuple[Number, ...] = ("backward_forgetting", "average")
-        needed = [
-            cell
-            for name in (names if number is None else (number,))
-            for cell in self._needed(name, row)
-        ]
-        reasons = {cell: self._why(cell) for cell in needed}
+        reasons: dict[tuple[int, int], str | None] = {}
+        for name in names if number is None else (number,):
+            needed = self._needed(name, row)
+            reasons.update({cell: self._why(cell) for cell in needed})
+            if not needed:
+                reasons[row, NO_TASK] = self._why_no_task(name, row)
         return {cell: why for cell, why in reasons.items() if why is not None}
 
     def average(self, i: int | None = None, *, weights: Weights = "plain") -> float:
@@ -398,36 +402,29 @@ class TaskMatrix:
             matrix.exclude(entry["j"], entry["reason"])
         return matrix
 
-    def to_csv(self) -> str:
-        """The scores with P_i and BwF_i as CSV text, scores in [0, 1].
-
-        :return: a header that names the orientation, then one line per row; a cell
-            without score is empty.
-        """
-        tasks = range(self.n_experiences)
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        header = [f"evaluated_on_{j}" for j in tasks]
-        writer.writerow(["after_training", *header, "P_i", "BwF_i"])
-        for i in tasks:
-            writer.writerow([i, *(_or_none(value) for value in self._line(i))])
-        return text.getvalue()
-
-    def to_text(self) -> str:
+    def to_text(self, *, weights: Weights = "plain") -> str:
         """The scores with P_i and BwF_i as a table in percent.
 
-        :return: lines of equal width, then one line per excluded task; a cell without
-            score is a dash.
+        :param weights: of the tasks in both, as in :meth:`average`.
+        :return: lines of equal width, then one line per excluded task and one for
+            weights that are not plain; a cell without score is a dash.
+        :raises ValueError: if the weights do not fit.
         """
         tasks = range(self.n_experiences)
         header = ["after", *(f"on {j}" for j in tasks), "P_i", "BwF_i (+ = forgot)"]
-        body = [[str(i), *map(_percent, self._line(i))] for i in tasks]
+        body = [[str(i), *map(_percent, self._line(i, weights))] for i in tasks]
         title = "p[i, j] in %: row = after training i, column = evaluated on j"
         notes = [f"not in the means: {j} ({why})" for j, why in self._excluded.items()]
+        values = _as_weights(weights, self.n_experiences)
+        if (values != values[0]).any():
+            told = ", ".join(f"{value:g}" for value in values)
+            notes.append(f"P_i and BwF_i weigh the experiences by {told}")
         return "\n".join([title, *_aligned([header, *body]), *notes])
 
-    def _line(self, i: int) -> list[float]:
-        return [*self._p[i].tolist(), self.average(i), self.backward_forgetting(i)]
+    def _line(self, i: int, weights: Weights) -> list[float]:
+        average = self.average(i, weights=weights)
+        forgetting = self.backward_forgetting(i, weights=weights)
+        return [*self._p[i].tolist(), average, forgetting]
 
     def _row(self, i: int | None) -> int | None:
         if i is None:
@@ -465,6 +462,12 @@ class TaskMatrix:
             "stream first and record_baseline"
         )
 
+    def _why_no_task(self, number: Number, row: int) -> str:
+        whole = ("forward_transfer", "grand_average", "last", "transfer", "retention")
+        where = "" if number in whole else f" in row {row}"
+        out = "".join(f"; {j} is left out: {why}" for j, why in self._excluded.items())
+        return f"no experience counts for {number}{where}{out}"
+
     def _mean_of_columns(
         self,
         part: Callable[[NDArray[np.float64], int], NDArray[np.float64]],
@@ -491,6 +494,24 @@ class TaskMatrix:
                 f"expected experiences in 0..{self.n_experiences - 1} "
                 f"but got p[{i}, {j}]"
             )
+
+
+def matrices_csv(matrices: Mapping[str, TaskMatrix]) -> str:
+    """All matrices in long form as CSV text, scores in [0, 1] with every digit.
+
+    :param matrices: matrix by metric name.
+    :return: metric, after training i, on experience j, value; a line per cell, where
+        an empty one has no value and a reason.
+    """
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["metric", "after_training", "evaluated_on", "value", "reason"])
+    for name, matrix in matrices.items():
+        for (i, j), value in np.ndenumerate(matrix.values):
+            reason = matrix.why(i, j)
+            shown = repr(float(value)) if reason is None else ""
+            writer.writerow([name, i, j, shown, reason or ""])
+    return table.getvalue()
 
 
 def _as_weights(weights: Weights, n_experiences: int) -> NDArray[np.float64]:

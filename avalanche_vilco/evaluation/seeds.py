@@ -1,10 +1,13 @@
-"""One number over several seeds: mean, spread and a bootstrap interval."""
+"""One number over several seeds: mean, spread and an interval of the mean."""
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+
+Interval = Literal["bootstrap", "t"]
 
 
 class SeedSummary(NamedTuple):
@@ -27,11 +30,12 @@ class SeedSummary(NamedTuple):
 def summarise_seeds(
     values: Sequence[float],
     *,
+    interval: Interval = "bootstrap",
     confidence: float = 0.95,
     n_resamples: int = 10_000,
     seed: int = 0,
 ) -> SeedSummary:
-    """Mean, standard deviation and percentile-bootstrap interval of the mean.
+    """Mean, standard deviation and interval of the mean.
 
     A run without the number (NaN) makes all of them NaN: leaving it out would flatter
     a method that fails on some seeds.
@@ -40,7 +44,9 @@ def summarise_seeds(
     0.32
 
     :param values: the number in each run.
-    :param confidence: share of resampled means inside the interval, in (0, 1).
+    :param interval: "bootstrap" for percentiles of resampled means, which never leave
+        the range of the runs; "t" for Student's t, which is honest about few seeds.
+    :param confidence: of the interval, in (0, 1).
     :param n_resamples: number of resamples, >= 1.
     :param seed: seed of the resampling.
     :return: the summary.
@@ -53,14 +59,33 @@ def summarise_seeds(
         raise ValueError(f"expected confidence in (0, 1) but got {confidence}")
     if n_resamples < 1:
         raise ValueError(f"expected n_resamples >= 1 but got {n_resamples}")
+    if interval not in ("bootstrap", "t"):
+        raise ValueError(f"expected interval 'bootstrap' or 't' but got {interval!r}")
     mean = float(runs.mean())
     if len(runs) == 1 or math.isnan(mean):
         return SeedSummary(len(runs), mean, math.nan, math.nan, math.nan)
-    draws = np.random.default_rng(seed).integers(
-        len(runs), size=(n_resamples, len(runs))
-    )
+    std = float(runs.std(ddof=1))
+    if interval == "t":
+        low, high = _student_interval(mean, std, len(runs), confidence)
+    else:
+        low, high = _bootstrap_interval(runs, confidence, n_resamples, seed)
+    return SeedSummary(len(runs), mean, std, low, high)
+
+
+def _student_interval(
+    mean: float, std: float, n: int, confidence: float
+) -> tuple[float, float]:
+    from scipy.stats import t
+
+    half = float(t.ppf((1 + confidence) / 2, n - 1)) * std / math.sqrt(n)
+    return mean - half, mean + half
+
+
+def _bootstrap_interval(
+    runs: NDArray[np.float64], confidence: float, n_resamples: int, seed: int
+) -> tuple[float, float]:
+    size = (n_resamples, len(runs))
+    draws = np.random.default_rng(seed).integers(len(runs), size=size)
     tail = (1 - confidence) / 2
     low, high = np.quantile(runs[draws].mean(axis=1), [tail, 1 - tail])
-    return SeedSummary(
-        len(runs), mean, float(runs.std(ddof=1)), float(low), float(high)
-    )
+    return float(low), float(high)

@@ -1,11 +1,12 @@
 """Pure tensor functions: segments, boxes, non-maximum suppression, the timeline."""
 
 from avalanche_vilco.ops.boxes import box_area, box_intersection, box_iou
-from avalanche_vilco.ops.nms import hard_nms, soft_nms
+from avalanche_vilco.ops.nms import batched_nms, hard_nms, soft_nms
 from avalanche_vilco.ops.segments import pairwise_tiou, tiou
 from avalanche_vilco.ops.timeline import grid_to_seconds, seconds_to_grid
 
 __all__ = [
+    "batched_nms",
     "box_area",
     "box_intersection",
     "box_iou",

@@ -1,26 +1,27 @@
 """Time our metrics beside a plain statement of the official algorithms.
 
-``python benchmarks/speed/metrics.py`` prints a Markdown table of ratios, one thread,
-both sides in turn in one process, CPU time. The plain side walks data frames row by
-row, as the official evaluators do, so it needs pandas; ``--oracles FOLDER`` first
-compares it with recorded outputs of the official code. ``--large`` lets ours grow to
-1e7 predictions.
+``python benchmarks/speed/metrics.py --oracles FOLDER`` compares the plain side
+(``plain.py``, which needs pandas) with recorded outputs of the official code, then
+prints two Markdown tables. Ratios: one thread, both sides in turn in one process, CPU
+time. Growth: our time and memory from 1e3 to 1e7 predictions (``--largest``).
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import math
 import statistics
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import plain
 import torch
-from pandas.api.typing import DataFrameGroupBy
 from torch import Tensor
 
 from avalanche_vilco.evaluation.functional import (
@@ -29,189 +30,6 @@ from avalanche_vilco.evaluation.functional import (
     moment_recall,
     visual_query_scores,
 )
-from avalanche_vilco.evaluation.functional.visual_query import AP_IOU
-from avalanche_vilco.evaluation.submissions import tracks_of
-
-TIOU = (0.1, 0.2, 0.3, 0.4, 0.5)
-TOP_K = (1, 2, 3, 4, 5)
-RECALL_TIOU = (0.3, 0.5, 0.7)
-
-
-# The plain side: detection ---------------------------------------------------------
-
-
-def plain_ap(predictions: pd.DataFrame, targets: pd.DataFrame) -> np.ndarray:
-    """AP by label in order of appearance and threshold, a frame per label."""
-    given = dict(list(predictions.groupby("label")))
-    rows = []
-    for label in targets["label"].unique():
-        asked = targets[targets["label"] == label].reset_index(drop=True)
-        rows.append(
-            plain_label_ap(given[label], asked) if label in given else [0.0] * len(TIOU)
-        )
-    return np.array(rows)
-
-
-def plain_label_ap(predictions: pd.DataFrame, targets: pd.DataFrame) -> list[float]:
-    order = predictions["score"].to_numpy().argsort()[::-1]
-    ranked = predictions.iloc[order].reset_index(drop=True)
-    of_clip = targets.groupby("clip")
-    taken = np.zeros((len(TIOU), len(targets)), dtype=bool)
-    found = np.zeros((len(TIOU), len(ranked)))
-    for place, row in ranked.iterrows():
-        try:
-            near = of_clip.get_group(row["clip"])
-        except KeyError:
-            continue
-        near = near.reset_index()
-        overlap = plain_tiou(row[["start", "end"]].to_numpy(), near)
-        for level, threshold in enumerate(TIOU):
-            for best in overlap.argsort()[::-1]:
-                if overlap[best] < threshold:
-                    break
-                if taken[level, near.loc[best, "index"]]:
-                    continue
-                taken[level, near.loc[best, "index"]] = True
-                found[level, place] = 1
-                break
-    return [interpolated(row, len(targets)) for row in found]
-
-
-def plain_tiou(window: np.ndarray, targets: pd.DataFrame) -> np.ndarray:
-    start, end = (targets[name].to_numpy() for name in ("start", "end"))
-    overlap = np.clip(
-        np.minimum(window[1], end) - np.maximum(window[0], start), 0, None
-    )
-    overlap = overlap.astype(float)
-    with np.errstate(invalid="ignore"):
-        return overlap / ((end - start) + (window[1] - window[0]) - overlap).astype(
-            float
-        )
-
-
-def interpolated(found: np.ndarray, n_targets: int) -> float:
-    """Area under the highest precision at or beyond each recall."""
-    total = np.cumsum(found)
-    precision = np.concatenate([[0], total / np.arange(1, len(found) + 1), [0]])
-    recall = np.concatenate([[0], total / n_targets, [1]])
-    for place in range(len(precision) - 2, -1, -1):
-        precision[place] = max(precision[place], precision[place + 1])
-    steps = np.flatnonzero(recall[1:] != recall[:-1]) + 1
-    return float(((recall[steps] - recall[steps - 1]) * precision[steps]).sum())
-
-
-# The plain side: recall ------------------------------------------------------------
-
-
-def plain_recall(
-    predictions: Mapping[str, Sequence[tuple]], targets: Mapping[str, Sequence[tuple]]
-) -> np.ndarray:
-    """Share of windows found, ``(len(RECALL_TIOU), len(TOP_K))``."""
-    hits: list[np.ndarray] = []
-    for clip, windows in targets.items():
-        for label in dict.fromkeys(window[2] for window in windows):
-            asked = np.array([w[:2] for w in windows if w[2] == label])
-            given = [w[:2] for w in predictions[clip] if w[3] == label]
-            overlap = plain_pairs(np.array(given).reshape(-1, 2), asked)
-            cells = np.zeros((len(asked), len(RECALL_TIOU), len(TOP_K)), dtype=bool)
-            for row, threshold in enumerate(RECALL_TIOU):
-                for column, k in enumerate(TOP_K):
-                    best = overlap[: k * len(asked)] > threshold
-                    cells[:, row, column] = best.any(axis=0)
-            hits.append(cells)
-    return np.concatenate(hits).mean(axis=0)
-
-
-def plain_pairs(given: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    start = np.maximum(given[:, None, 0], asked[None, :, 0])
-    end = np.minimum(given[:, None, 1], asked[None, :, 1])
-    first = np.minimum(given[:, None, 0], asked[None, :, 0])
-    last = np.maximum(given[:, None, 1], asked[None, :, 1])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.clip(end - start, 0, None) / (last - first)
-
-
-# The plain side: tracks ------------------------------------------------------------
-
-PlainTrack = Mapping[int, Sequence[float]]  # frame -> x1, y1, x2, y2
-
-
-def plain_tracks(
-    targets: Sequence[PlainTrack], predictions: Sequence[tuple[int, float, PlainTrack]]
-) -> list[float]:
-    """tAP and stAP at ``AP_IOU``, recovery and success, each in its own pass."""
-    frame = pd.DataFrame(predictions, columns=["query", "score", "track"])
-    asked = pd.DataFrame({"query": range(len(targets)), "track": targets})
-    of_query = asked.groupby("query")
-    values = []
-    for measure in (frame_iou, tube_iou):
-        values += plain_track_ap(frame, of_query, len(targets), measure)
-    best = frame.loc[frame.groupby("query")["score"].idxmax()]
-    recovered, success = [], []
-    for _, row in best.iterrows():
-        track = target_of(row, of_query)
-        recovered += [
-            number in row["track"] and box_iou(row["track"][number], box) >= 0.5
-            for number, box in track.items()
-        ]
-    for _, row in best.iterrows():
-        success.append(tube_iou(row["track"], target_of(row, of_query)) >= 0.05)
-    return [*values, float(np.mean(recovered)), float(np.mean(success))]
-
-
-def target_of(row: pd.Series, of_query: DataFrameGroupBy) -> PlainTrack:
-    return of_query.get_group(row["query"]).reset_index().loc[0, "track"]
-
-
-def plain_track_ap(
-    frame: pd.DataFrame,
-    of_query: DataFrameGroupBy,
-    n_queries: int,
-    measure: Callable[[PlainTrack, PlainTrack], float],
-) -> list[float]:
-    order = frame["score"].to_numpy().argsort()[::-1]
-    ranked = frame.iloc[order].reset_index(drop=True)
-    taken = np.zeros((len(AP_IOU), n_queries), dtype=bool)
-    found = np.zeros((len(AP_IOU), len(ranked)))
-    for place, row in ranked.iterrows():
-        overlap = measure(row["track"], target_of(row, of_query))
-        for level, threshold in enumerate(AP_IOU):
-            if overlap >= threshold and not taken[level, row["query"]]:
-                taken[level, row["query"]] = True
-                found[level, place] = 1
-    return [interpolated(row, n_queries) for row in found]
-
-
-def frame_iou(given: PlainTrack, asked: PlainTrack) -> float:
-    if not given:
-        return 0.0
-    first, last = max(min(given), min(asked)), min(max(given), max(asked))
-    shared = max(last - first + 1, 0)
-    return shared / (len(given) + len(asked) - shared)
-
-
-def tube_iou(given: PlainTrack, asked: PlainTrack) -> float:
-    shared = sum(
-        box_overlap(box, asked[frame]) for frame, box in given.items() if frame in asked
-    )
-    volume = sum(map(box_size, given.values())) + sum(map(box_size, asked.values()))
-    return shared / (volume - shared)
-
-
-def box_iou(a: Sequence[float], b: Sequence[float]) -> float:
-    shared = box_overlap(a, b)
-    return shared / (box_size(a) + box_size(b) - shared)
-
-
-def box_overlap(a: Sequence[float], b: Sequence[float]) -> float:
-    width = np.clip(min(a[2], b[2]) - max(a[0], b[0]), 0, np.inf)
-    height = np.clip(min(a[3], b[3]) - max(a[1], b[1]), 0, np.inf)
-    return float(width * height)
-
-
-def box_size(box: Sequence[float]) -> float:
-    return (box[2] - box[0]) * (box[3] - box[1])
-
 
 # Data ------------------------------------------------------------------------------
 
@@ -250,58 +68,66 @@ def as_frames(moments: Moments) -> tuple[pd.DataFrame, pd.DataFrame]:
     def frame(windows: Tensor, names: Tensor, **more: Tensor) -> pd.DataFrame:
         kept = names >= 0
         clip = torch.arange(len(names)).unsqueeze(1).expand_as(names)
-        columns = {"clip": clip, "label": names, **more}
-        columns |= {"start": windows[..., 0], "end": windows[..., 1]}
-        return pd.DataFrame({k: v[kept].numpy() for k, v in columns.items()})
+        columns = {**more, "start": windows[..., 0], "end": windows[..., 1]}
+        frame = pd.DataFrame({k: v[kept].numpy() for k, v in columns.items()})
+        # Strings, as in the official files.
+        frame.insert(0, "place", [f"clip {n}" for n in clip[kept].tolist()])
+        frame.insert(1, "label", [f"label {n}" for n in names[kept].tolist()])
+        return frame
 
     return frame(segments, labels, score=scores), frame(targets, target_labels)
 
 
-def as_rows(moments: Moments) -> tuple[dict[str, list], dict[str, list]]:
-    given, asked = as_frames(moments)
-    rows = given[["start", "end", "score", "label"]], asked[["start", "end", "label"]]
-    clips = [str(clip) for clip in range(len(moments[0]))]
-    sides = []
-    for frame, source in zip(rows, (given, asked), strict=True):
-        side: dict[str, list] = {clip: [] for clip in clips}
-        for clip, *row in zip(source["clip"], *frame.to_numpy().T, strict=True):
-            side[str(clip)].append(tuple(row))
-        sides.append(side)
-    return sides[0], {clip: rows for clip, rows in sides[1].items() if rows}
+def as_rows(given: pd.DataFrame, asked: pd.DataFrame) -> tuple[plain.Rows, plain.Rows]:
+    def rows(frame: pd.DataFrame) -> dict[str, list[tuple]]:
+        columns = frame[["start", "end", "label"]]
+        return {
+            clip: list(columns.iloc[places].itertuples(index=False, name=None))
+            for clip, places in frame.groupby("place", sort=False).indices.items()
+        }
+
+    return rows(given), rows(asked)
 
 
-def draw_tracks(n_queries: int, seed: int = 0) -> tuple[list, list]:
+PlainTracks = tuple[list[plain.Track], list[list[plain.Track]]]
+
+
+def draw_tracks(n_queries: int, seed: int = 0) -> PlainTracks:
     """A track asked for and one prediction per query, 21 boxes on average."""
     draw = np.random.default_rng(seed)
     targets, predictions = [], []
-    for query in range(n_queries):
+    for _ in range(n_queries):
         first, n = int(draw.integers(500)), int(draw.integers(1, 42))
         corner, size = draw.uniform(0, 500, 2), draw.uniform(20, 400, 2)
         box = np.concatenate([corner, corner + size])
-        targets.append({first + i: box.tolist() for i in range(n)})
+        targets.append(still_track(first, n, box))
+        moved = box + draw.normal(0, 15, 4)
         first += int(draw.integers(-3, 4))
-        moved = (box + draw.normal(0, 15, 4)).tolist()
-        predictions.append((query, draw.random(), {first + i: moved for i in range(n)}))
+        predictions.append([still_track(first, n, moved, draw.random())])
     return targets, predictions
 
 
-def as_tracks(targets: list, predictions: list) -> tuple:
-    def flat(tracks: list) -> Tracks:
-        owners = [owner for owner, track in enumerate(tracks) for _ in track]
-        return Tracks(
-            torch.tensor([b for t in tracks for b in t.values()], dtype=torch.float64),
-            torch.tensor([f for t in tracks for f in t]),
-            torch.tensor(owners),
-        )
+def still_track(first: int, n: int, box: np.ndarray, score: float = 0.0) -> plain.Track:
+    return plain.Track([plain.Box(first + i, *box.tolist()) for i in range(n)], score)
 
-    queries, scores, tracks = zip(*predictions, strict=True)
+
+def as_tracks(
+    targets: list[plain.Track], predictions: list[list[plain.Track]]
+) -> tuple[Tracks, Tensor, Tensor, Tracks, int]:
+    answers = [(q, track) for q, tracks in enumerate(predictions) for track in tracks]
     return (
-        flat(list(tracks)),
-        torch.tensor(scores, dtype=torch.float64),
-        torch.tensor(queries),
-        flat(targets),
+        flat_tracks([track for _, track in answers]),
+        torch.tensor([track.score for _, track in answers], dtype=torch.float64),
+        torch.tensor([query for query, _ in answers]),
+        flat_tracks(targets),
         len(targets),
     )
+
+
+def flat_tracks(tracks: list[plain.Track]) -> Tracks:
+    rows = [(owner, *box) for owner, t in enumerate(tracks) for box in t.boxes]
+    table = torch.tensor(rows, dtype=torch.float64).view(-1, 6)
+    return Tracks(table[:, 2:].contiguous(), table[:, 1].long(), table[:, 0].long())
 
 
 # Oracles ---------------------------------------------------------------------------
@@ -310,12 +136,20 @@ def as_tracks(targets: list, predictions: list) -> tuple:
 def check_oracles(folder: Path) -> None:
     """Compare the plain side with recorded outputs of the official code."""
     n = sum(map(check_moments, sorted((folder / "mq").glob("case_*.json"))))
-    n += sum(map(check_track, sorted((folder / "vq2d").glob("*.json"))))
-    print(f"the plain side equals {n} recorded outputs of the official code\n")
+    n += sum(map(check_tracks, sorted((folder / "vq2d").glob("*.json"))))
+    print(f"The plain side equals {n} recorded outputs of the official code.\n")
 
 
 def check_moments(path: Path) -> int:
+    """Compare mAP and recall of a recorded case, where each has a value.
+
+    :return: number of outputs compared.
+    """
     case = json.loads(path.read_text())
+    return check_map(case) + check_recall(case)
+
+
+def check_map(case: dict) -> int:
     expected = case["expected"]["official_detection"]
     if case["platform_dependent"] or expected.get("error"):
         return 0
@@ -330,58 +164,77 @@ def check_moments(path: Path) -> int:
         if record["subset"] in case["subset"]
         for item in record["annotations"]
     ]
-    got = plain_ap(
-        pd.DataFrame(given, columns=["clip", "label", "score", "start", "end"]),
-        pd.DataFrame(asked, columns=["clip", "label", "start", "end"]),
+    got = plain.detection_ap(
+        pd.DataFrame(given, columns=["place", "label", "score", "start", "end"]),
+        pd.DataFrame(asked, columns=["place", "label", "start", "end"]),
     )
     np.testing.assert_allclose(got.mean(axis=0), expected["mAP"], atol=1e-9, rtol=0)
     return 1
 
 
-def check_track(path: Path) -> int:
-    case = json.loads(path.read_text())
-    if "expected" not in case or path.stem == "random_100_ties":
+def check_recall(case: dict) -> int:
+    expected = case["expected"]["official_retrieval"]
+    if expected.get("error"):
         return 0
-    targets = [
-        {
-            b["frame_number"]: (
-                b["x"],
-                b["y"],
-                b["x"] + b["width"],
-                b["y"] + b["height"],
-            )
-            for b in query["response_track"]
-        }
-        for query in case["queries"]
-    ]
-    predictions = [
-        (
-            query,
-            answer["score"],
-            {b["fno"]: (b["x1"], b["y1"], b["x2"], b["y2"]) for b in answer["bboxes"]},
-        )
-        for query, asked in enumerate(case["queries"])
-        for answer in asked["predictions"]
-    ]
-    got = plain_tracks(targets, predictions)
-    arrays = case["expected_arrays"]
-    expected = [
-        *arrays["temporal_ap@[.25,.5,.75,.95]"],
-        *arrays["spatiotemporal_ap@[.25,.5,.75,.95]"],
-    ]
-    np.testing.assert_allclose(got[:8], expected, atol=1e-9, rtol=0)
-    ours = visual_query_scores(
-        *tracks_of(
-            [query["response_track"] for query in case["queries"]],
-            [query["predictions"] for query in case["queries"]],
-        ),
-        reference="ego4d",
-    )["all"]
-    assert math.isclose(ours.temporal_ap[0], got[0], abs_tol=1e-9)
+    given = {
+        clip: [(*item["segment"], item["label"]) for item in items]
+        for clip, items in case["pred"]["results"].items()
+    }
+    asked = {
+        record["clip_id"]: [
+            (item["start_time"], item["end_time"], item["label"])
+            for item in record["annotations"]
+        ]
+        for record in case["gt"].values()
+        if record["subset"] in case["subset"]
+    }
+    if not any(asked.values()):
+        return 0
+    recall = np.array(expected["recall"], dtype=float)
+    np.testing.assert_allclose(plain.moment_recall(given, asked), recall, atol=1e-9)
     return 1
 
 
-# Timing ----------------------------------------------------------------------------
+def check_tracks(path: Path) -> int:
+    """Compare the metrics of a recorded case of tracks, where it has values.
+
+    :return: number of outputs compared.
+    """
+    case = json.loads(path.read_text())
+    if "expected" not in case or path.stem == "random_100_ties":
+        return 0
+    got = plain.query_scores(
+        [asked_track(query["response_track"]) for query in case["queries"]],
+        [[answer(p) for p in query["predictions"]] for query in case["queries"]],
+    )
+    keys = (
+        "temporal_ap@[.25,.5,.75,.95]",
+        "spatiotemporal_ap@[.25,.5,.75,.95]",
+        "recovery@[.5,.75,.95]",
+        "success@[.05,.1,.2]",
+    )
+    for name, scale, values in zip(keys, (1, 1, 100, 100), got, strict=True):
+        expected = np.array(case["expected_arrays"][name]) / scale
+        np.testing.assert_allclose(values, expected, atol=1e-9, rtol=0)
+    return 1
+
+
+def asked_track(boxes: list[dict]) -> plain.Track:
+    corners = [
+        (b["frame_number"], b["x"], b["y"], b["width"], b["height"]) for b in boxes
+    ]
+    return plain.Track([plain.Box(f, x, y, x + w, y + h) for f, x, y, w, h in corners])
+
+
+def answer(prediction: dict) -> plain.Track:
+    names = ("fno", "x1", "y1", "x2", "y2")
+    boxes = [plain.Box(*(box[name] for name in names)) for box in prediction["bboxes"]]
+    return plain.Track(boxes, prediction["score"])
+
+
+# Ratios ----------------------------------------------------------------------------
+
+N_OURS = 5  # runs of ours for each of the plain side
 
 
 def cpu_seconds(call: Callable[[], object]) -> float:
@@ -390,88 +243,165 @@ def cpu_seconds(call: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
+def median_seconds(call: Callable[[], object]) -> float:
+    return statistics.median(cpu_seconds(call) for _ in range(N_OURS))
+
+
 def compare(
     name: str,
-    n: int,
-    plain: Callable[[], object] | None,
-    ours: Callable[[], object],
+    sizes: tuple[int, int],
+    slow: Callable[[], object],
+    fast: Callable[[], object],
     repeats: int,
 ) -> None:
-    """Print one row; both sides take turns."""
-    ours()
-    pairs = [
-        (cpu_seconds(plain) if plain else math.nan, cpu_seconds(ours))
+    """Print a row; both sides take turns, times are per item.
+
+    :param name: what is timed.
+    :param sizes: items that the plain side and ours are given.
+    :param slow: the plain side.
+    :param fast: ours.
+    :param repeats: turns.
+    """
+    fast()
+    turns = [
+        (cpu_seconds(slow) / sizes[0], median_seconds(fast) / sizes[1])
         for _ in range(repeats)
     ]
-    slow, fast = (statistics.median(column) for column in zip(*pairs, strict=True))
-    ratio = f"{statistics.median(a / b for a, b in pairs):,.0f}x" if plain else "-"
-    cost = f"{slow / n * 1e6:,.1f}" if plain else "-"
-    print(f"| {name} | {n:,} | {cost} | {fast / n * 1e9:,.0f} | {ratio} |", flush=True)
+    plainly, ours = (statistics.median(column) for column in zip(*turns, strict=True))
+    ratio = statistics.median(a / b for a, b in turns)
+    of = f"{sizes[0]:,}" if sizes[0] == sizes[1] else f"{sizes[0]:,} / {sizes[1]:,}"
+    row = (name, of, f"{plainly * 1e6:,.2f}", f"{ours * 1e9:,.0f}", f"{ratio:,.1f}x")
+    print(f"| {' | '.join(row)} |", flush=True)
 
 
-def time_moments(n: int, n_labels: int, plain: bool, repeats: int) -> None:
+def compare_map(n: int, n_labels: int, repeats: int, n_plain: int = 10_000) -> None:
+    """Compare mAP on ``n`` predictions, and on a slice if the plain side needs one."""
     moments = draw_moments(n, n_labels)
-    if plain:
-        frames = as_frames(moments)
-        by_label = detection_ap(*moments, reference="ego4d").mean_ap.numpy()
-        np.testing.assert_allclose(plain_ap(*frames).mean(axis=0), by_label, atol=1e-9)
-    compare(
-        f"detection mAP, {n_labels} categories",
-        n,
-        (lambda: plain_ap(*frames)) if plain else None,
-        lambda: detection_ap(*moments, reference="ego4d"),
-        repeats,
-    )
+    part: Moments = tuple(each[: max(n_plain // 200, 1)] for each in moments)
+    frames = as_frames(part)
+    by_label = detection_ap(*part, reference="ego4d").mean_ap.numpy()
+    by_hand = plain.detection_ap(*frames).mean(axis=0)
+    np.testing.assert_allclose(by_hand, by_label, atol=1e-9)
+    for ours in (part, moments) if part[1].numel() < n else (part,):
+        compare(
+            f"detection mAP, {n_labels} categories",
+            (part[1].numel(), ours[1].numel()),
+            lambda: plain.detection_ap(*frames),
+            lambda ours=ours: detection_ap(*ours, reference="ego4d"),
+            repeats,
+        )
 
 
-def time_recall(n: int, n_labels: int, repeats: int) -> None:
+def compare_recall(n: int, n_labels: int, repeats: int) -> None:
     moments = draw_moments(n, n_labels)
-    rows = as_rows(moments)
+    rows = as_rows(*as_frames(moments))
 
     def ours() -> Tensor:
-        return moment_recall(*moments, k=TOP_K, tiou=RECALL_TIOU, reference="ego4d")
+        return moment_recall(
+            *moments, k=plain.TOP_K, tiou=plain.RECALL_TIOU, reference="ego4d"
+        )
 
-    np.testing.assert_allclose(plain_recall(*rows), ours().T.numpy(), atol=1e-9)
-    compare(
-        f"recall, {n_labels} categories", n, lambda: plain_recall(*rows), ours, repeats
-    )
+    np.testing.assert_allclose(plain.moment_recall(*rows), ours().T.numpy(), atol=1e-9)
+    name = f"recall, {n_labels} categories, 15 cells"
+    compare(name, (n, n), lambda: plain.moment_recall(*rows), ours, repeats)
 
 
-def time_tracks(n: int, repeats: int) -> None:
-    targets, predictions = draw_tracks(n)
-    tracks = as_tracks(targets, predictions)
+def compare_tracks(n: int, repeats: int) -> None:
+    by_hand = draw_tracks(n)
+    tracks = as_tracks(*by_hand)
 
-    def ours() -> list[float]:
+    def ours() -> plain.QueryScores:
         got = visual_query_scores(*tracks, reference="ego4d")["all"]
-        return [*got.temporal_ap, *got.tube_ap, got.recovery[0], got.success[0]]
+        return plain.QueryScores(*(list(values) for values in got[1:]))
 
-    np.testing.assert_allclose(plain_tracks(targets, predictions), ours(), atol=1e-9)
-    compare(
-        "visual queries", n, lambda: plain_tracks(targets, predictions), ours, repeats
-    )
+    for mine, theirs in zip(ours(), plain.query_scores(*by_hand), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-9)
+    boxes = len(tracks[0].frames) + len(tracks[3].frames)
+    name = f"visual queries ({boxes:,} boxes)"
+    compare(name, (n, n), lambda: plain.query_scores(*by_hand), ours, repeats)
+
+
+# Growth ----------------------------------------------------------------------------
+
+
+class Peak:
+    """Highest resident memory while it runs, above that at the start, in bytes.
+
+    Linux with glibc only: what the allocator kept of earlier calls is given back first.
+    """
+
+    def __enter__(self) -> Peak:
+        ctypes.CDLL(None).malloc_trim(0)
+        self._first = self._highest = resident_bytes()
+        self._stopped = threading.Event()
+        self._watch = threading.Thread(target=self._look)
+        self._watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._watch.join()
+
+    def _look(self) -> None:
+        while not self._stopped.wait(0.001):
+            self._highest = max(self._highest, resident_bytes())
+
+    @property
+    def value(self) -> int:
+        return self._highest - self._first
+
+
+def resident_bytes() -> int:
+    n_pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(n_pages) * 4096
+
+
+def time_growth(n: int, n_labels: int, repeats: int) -> None:
+    """Print a row of our time and memory on ``n`` predictions."""
+    moments = draw_moments(n, n_labels)
+    cells = [f"{n:,}"]
+    for ours in (
+        lambda: detection_ap(*moments),
+        lambda: moment_recall(*moments, k=plain.TOP_K, tiou=plain.RECALL_TIOU),
+    ):
+        with Peak() as peak:
+            ours()
+        seconds = statistics.median(cpu_seconds(ours) for _ in range(repeats))
+        cells += [f"{seconds / n * 1e9:,.0f}", f"{peak.value / 2**20:,.0f}"]
+    inputs = sum(each.nbytes for each in moments) / 2**20
+    print(f"| {' | '.join([*cells, f'{inputs:,.0f}'])} |", flush=True)
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--oracles", type=Path, help="folder of recorded outputs")
-    parser.add_argument("--large", action="store_true", help="ours up to 1e7")
+    parser.add_argument("--largest", type=float, default=1e7, help="end of growth")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.oracles:
         check_oracles(options.oracles)
-    print("| metric | predictions | plain, us each | ours, ns each | ratio |")
-    print("| --- | --- | --- | --- | --- |")
-    for n, n_labels in ((1_000, 22), (10_000, 22), (10_000, 110)):
-        time_moments(n, n_labels, True, options.repeats)
-    sizes = (100_000, 400_000, *((1_000_000, 10_000_000) if options.large else ()))
-    for n in sizes:
-        time_moments(n, 110, False, options.repeats)
-    for n in (10_000, 100_000):
-        time_recall(n, 110, options.repeats)
+    head = ("metric", "plain / ours on", "plain, us each", "ours, ns each", "ratio")
+    print(f"| {' | '.join(head)} |\n{'| --- ' * len(head)}|")
+    compare_map(1_000, 22, options.repeats)
+    compare_map(10_000, 22, options.repeats)
+    compare_map(400_000, 110, options.repeats)
+    for n in (10_000, 100_000, 400_000):
+        compare_recall(n, 110, options.repeats)
     for n in (500, 4_500):
-        time_tracks(n, options.repeats)
+        compare_tracks(n, options.repeats)
+    head = (
+        "predictions",
+        "mAP, ns each",
+        "MiB",
+        "recall, ns each",
+        "MiB",
+        "inputs, MiB",
+    )
+    print(f"\n| {' | '.join(head)} |\n{'| --- ' * len(head)}|")
+    for power in range(3, int(math.log10(options.largest)) + 1):
+        time_growth(10**power, 110, options.repeats)
 
 
 if __name__ == "__main__":

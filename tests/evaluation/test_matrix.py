@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from avalanche_vilco.evaluation import matrix as module
-from avalanche_vilco.evaluation.matrix import TaskMatrix
+from avalanche_vilco.evaluation.matrix import TaskMatrix, matrices_csv
 
 NAN = math.nan
 
@@ -255,17 +255,19 @@ def test_a_matrix_that_is_not_square_is_refused():
         TaskMatrix.from_dict(content)
 
 
-def test_csv_names_the_orientation_and_keeps_every_digit():
+def test_csv_names_the_orientation_and_keeps_every_digit_and_reason():
     matrix = matrix_of([[1 / 3, NAN], [0.25, 0.75]])
-    rows = list(csv.DictReader(io.StringIO(matrix.to_csv())))
+    matrix.leave_empty(0, 1, "not learnt yet")
+    rows = list(csv.DictReader(io.StringIO(matrices_csv({"a": matrix, "b": matrix}))))
     assert [*rows[0]] == [
-        *("after_training", "evaluated_on_0", "evaluated_on_1", "P_i", "BwF_i")
+        *("metric", "after_training", "evaluated_on", "value", "reason")
     ]
-    assert [row["after_training"] for row in rows] == ["0", "1"]
-    assert rows[0]["evaluated_on_1"] == rows[0]["BwF_i"] == ""
-    assert float(rows[0]["evaluated_on_0"]) == 1 / 3
-    assert float(rows[1]["P_i"]) == 0.5
-    assert float(rows[1]["BwF_i"]) == 1 / 3 - 0.25
+    assert [row["metric"] for row in rows] == ["a"] * 4 + ["b"] * 4
+    cells = {(row["after_training"], row["evaluated_on"]): row for row in rows[:4]}
+    assert float(cells["0", "0"]["value"]) == 1 / 3
+    assert float(cells["1", "0"]["value"]) == 0.25
+    assert cells["0", "1"]["value"] == "" and cells["1", "1"]["reason"] == ""
+    assert cells["0", "1"]["reason"] == "not learnt yet"
 
 
 def test_text_is_an_aligned_table_in_percent():
@@ -276,6 +278,68 @@ def test_text_is_an_aligned_table_in_percent():
         "    0  100.0     -  100.0                   -",
         "    1   25.0  75.0   50.0                75.0",
     ]
+
+
+def test_text_shows_the_means_by_the_weights_and_says_so():
+    text = matrix_of([[1.0], [0.25, 0.75]]).to_text(weights=[3, 1]).splitlines()
+    assert text[3].split() == ["1", "25.0", "75.0", "37.5", "75.0"]
+    assert text[4] == "P_i and BwF_i weigh the experiences by 3, 1"
+    with pytest.raises(ValueError, match="expected 2 finite weights"):
+        matrix_of([[1.0], [0.25, 0.75]]).to_text(weights=[1.0])
+
+
+NUMBERS = (
+    *("average", "backward_forgetting", "maximum_forgetting", "forward_transfer"),
+    *("grand_average", "last", "transfer", "retention"),
+)
+
+
+def test_forgetting_after_the_first_experience_is_unknown_with_a_reason():
+    matrix = matrix_of([[0.9], [0.6, 0.8]])
+    assert matrix.missing(0) == {
+        (0, -1): "no experience counts for backward_forgetting in row 0"
+    }
+    matrix.exclude(0, "experience 0 has no ground truth")
+    assert math.isnan(matrix.backward_forgetting(1))
+    assert matrix.missing(1) == {
+        (1, -1): "no experience counts for backward_forgetting in row 1; "
+        "0 is left out: experience 0 has no ground truth"
+    }
+
+
+@given(
+    squares,
+    st.sets(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=4),
+    st.sets(st.integers(0, 4), max_size=2),
+    st.booleans(),
+)
+def test_every_number_is_known_or_has_a_reason(rows, empty, excluded, has_baseline):
+    matrix = matrix_of(rows)
+    n = len(rows)
+    for i, j in empty:
+        if max(i, j) < n:
+            matrix.leave_empty(i, j, "stopped")
+    for j in excluded:
+        if j < n:
+            matrix.exclude(j, "no clips")
+    for j in range(n if has_baseline else 0):
+        matrix.record_baseline(j, 0.5)
+    for number in NUMBERS:
+        value = getattr(matrix, number)()
+        reasons = matrix.missing(number=number)
+        if matrix.last_row is None:
+            assert reasons == {(0, 0): "no score has been recorded"}
+        else:
+            assert math.isnan(value) == bool(reasons), (number, reasons)
+
+
+@given(squares)
+def test_a_predictor_that_never_changes_forgets_exactly_nothing(rows):
+    matrix = matrix_of([rows[0]] * len(rows))
+    for i in range(1, len(rows)):
+        assert matrix.backward_forgetting(i) == matrix.maximum_forgetting(i) == 0.0
+        weighted = matrix.backward_forgetting(i, weights="cumulative")
+        assert weighted == matrix.backward_transfer(i) == 0.0
 
 
 GOLDEN = [[0.90, 0.40, 0.50], [0.80, 0.85, 0.45], [0.70, 0.75, 0.95]]

@@ -37,9 +37,20 @@ def test_one_seed_has_no_spread_and_an_unknown_run_makes_all_unknown():
     assert all(map(math.isnan, summarise_seeds([0.25, math.nan])[1:]))
 
 
+def test_the_interval_of_student_is_that_of_the_textbook():
+    """t = 3.182 for 95 % and three degrees of freedom."""
+    runs = [0.30, 0.36, 0.33, 0.41]
+    summary = summarise_seeds(runs, interval="t")
+    half = 3.1824463 * statistics.stdev(runs) / 2
+    assert summary.low == pytest.approx(statistics.mean(runs) - half)
+    assert summary.high == pytest.approx(statistics.mean(runs) + half)
+    assert summary[:3] == summarise_seeds(runs)[:3]
+
+
 @pytest.mark.parametrize(
     "runs, options, message",
     [
+        ([0.5], {"interval": "z"}, "interval 'bootstrap' or 't' but got 'z'"),
         ([], {}, r"one number or more per seed but got \[\]"),
         ([0.5], {"confidence": 95}, "confidence in .* but got 95"),
         ([0.5], {"n_resamples": 0}, "n_resamples >= 1 but got 0"),

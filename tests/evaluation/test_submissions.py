@@ -13,6 +13,7 @@ from avalanche_vilco.evaluation.functional import (
     top1_tiou,
 )
 from avalanche_vilco.evaluation.submissions import (
+    SubmissionError,
     read_moments,
     read_queries,
     read_tracks,
@@ -62,7 +63,9 @@ def test_answers_that_cannot_be_read_are_refused_with_a_message(
     shared_dir, name, reference
 ):
     case = load(shared_dir, f"nlq/{name}")
-    with pytest.raises(ValueError, match=r"^expected .* but got"):
+    with pytest.raises(
+        ValueError, match=r"^(predictions|annotations), record .*\(mend it|are these"
+    ):
         read_queries(case["ground_truth"], case["predictions"], reference=reference)
 
 
@@ -112,7 +115,7 @@ def test_every_query_counts_by_default_and_only_answers_in_ego4d():
 
 def test_an_id_answered_twice_is_refused_by_default():
     twice = [answered(0, (0.0, 1.0)), answered(0, (5.0, 9.0))]
-    with pytest.raises(ValueError, match="one answer per query but got two to"):
+    with pytest.raises(ValueError, match="record 'c a 0': is answered twice"):
         read_queries(asked((5.0, 9.0, None)), twice)
 
 
@@ -125,6 +128,18 @@ def test_scores_of_windows_rank_them_by_default():
             *rows.moments, k=[1], tiou=[0.5], budget="fixed", reference=reference
         )
         assert got.item() == expected
+
+
+def test_answers_that_scores_rank_otherwise_than_listed_are_noted():
+    annotations = asked((10.0, 20.0, None), (10.0, 20.0, None))
+    predictions = [
+        answered(0, (40.0, 50.0, 0.1), (10.0, 20.0, 0.9)),
+        answered(1, (40.0, 50.0, 0.9), (10.0, 20.0, 0.1)),
+    ]
+    (note,) = read_queries(annotations, predictions).notes
+    assert note.reason.startswith("answers ranked by the scores beside their windows")
+    assert note.records == ("c a 0",)
+    assert read_queries(annotations, predictions, reference="ego4d").notes == []
 
 
 def test_recall_by_template_weighs_queries():
@@ -157,16 +172,17 @@ def test_recall_by_label_leaves_out_repeats():
 def test_moment_files_give_the_official_map_and_recall(shared_dir, number):
     case = load(shared_dir, f"mq/case_{number:02}")
     options = {"subset": case["subset"], "reference": "ego4d"}
-    moments, names = read_moments(case["gt"], case["pred"], **options)
+    moments, names, clips, _ = read_moments(case["gt"], case["pred"], **options)
+    assert len(clips) == len(moments.labels)
     expected = case["expected"]["official_detection"]
     got = detection_ap(*moments, tiou=expected["tious"], reference="ego4d")
-    assert names[: len(got.labels)] == list(expected["activity_index"])
+    assert [names[n] for n in got.labels.tolist()] == list(expected["activity_index"])
     assert got.mean_ap.tolist() == pytest.approx(expected["mAP"], abs=1e-9)
 
-    moments, _ = read_moments(case["gt"], case["pred"], clip_key="clip_id", **options)
+    found = read_moments(case["gt"], case["pred"], clip_key="clip_id", **options)
     expected = case["expected"]["official_retrieval"]
     recall = moment_recall(
-        *moments, k=expected["k"], tiou=expected["tious"], reference="ego4d"
+        *found.moments, k=expected["k"], tiou=expected["tious"], reference="ego4d"
     )
     table = torch.tensor(expected["recall"], dtype=torch.float64)
     torch.testing.assert_close(recall.T, table, atol=1e-9, rtol=0)
@@ -174,7 +190,7 @@ def test_moment_files_give_the_official_map_and_recall(shared_dir, number):
 
 def test_a_subset_is_matched_by_its_whole_name_by_default(shared_dir):
     case = load(shared_dir, "mq/case_36")
-    with pytest.raises(ValueError, match="ground truth in subset 'validation'"):
+    with pytest.raises(ValueError, match="no ground truth in subset 'validation'"):
         read_moments(case["gt"], case["pred"], subset="validation")
 
 
@@ -190,16 +206,18 @@ def test_labels_are_data_and_numbers_in_text_are_numbers(tmp_path):
     for name, content in zip(("gt", "pred"), moment_files(), strict=True):
         paths.append(tmp_path / f"{name}.json")
         paths[-1].write_text(json.dumps(content))
-    moments, names = read_moments(*paths)
-    assert names == ["cut, 'peel' / chop"]
-    assert detection_ap(*moments).mean_ap.tolist() == [1.0] * 5
+    found = read_moments(*paths)
+    assert found.names == {0: "cut, 'peel' / chop"}
+    assert detection_ap(*found.moments).mean_ap.tolist() == [1.0] * 5
 
 
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"score": None}, "a number as 'score' in c but got None"),
-        ({"score": "high"}, "a number as 'score' in c but got 'high'"),
+        ({"score": None}, r"'\[0\].score': expected a finite number but got None"),
+        ({"score": math.nan}, r"'\[0\].score': expected a finite number but got nan"),
+        ({"score": True}, r"'\[0\].score': expected a finite number but got True"),
+        ({"segment": [0.0, math.inf]}, r"'\[0\].segment': .* but got inf"),
     ],
 )
 def test_what_is_not_a_number_is_named(changes, message):
@@ -207,12 +225,32 @@ def test_what_is_not_a_number_is_named(changes, message):
         read_moments(*moment_files(**changes))
 
 
-def test_scores_that_are_nan_are_read_and_ranked_last():
+def test_labels_given_as_numbers_keep_them_in_both_files():
+    annotations, predictions = moment_files(label=7)
+    annotations["c"]["annotations"][0]["label"] = 7
+    annotations["c"]["annotations"].append({**annotations["c"]["annotations"][0]})
+    annotations["c"]["annotations"][1]["label"] = 3
+    found = read_moments(annotations, predictions)
+    assert found.moments.target_labels.tolist() == [[7, 3]]
+    assert found.moments.labels.tolist() == [[7]]
+    assert found.names == {7: "7", 3: "3"}
+    predictions["results"]["c"][0]["label"] = "cut"
+    with pytest.raises(SubmissionError, match=r"expected a whole number but got 'cut'"):
+        read_moments(annotations, predictions)
+
+
+def test_predicted_labels_without_ground_truth_are_counted_and_listed():
     annotations, predictions = moment_files()
-    wrong = {"label": "cut, 'peel' / chop", "score": math.nan, "segment": [0.0, 1.0]}
-    predictions["results"]["c"].insert(0, wrong)
-    moments, _ = read_moments(annotations, predictions)
-    assert detection_ap(*moments).mean_ap.tolist() == [1.0] * 5
+    known = predictions["results"]["c"][0]
+    predictions["results"]["c"] += [dict(known, label="b")] * 2 + [
+        dict(known, label="a")
+    ]
+    (note,) = read_moments(annotations, predictions).notes
+    assert (
+        note.reason
+        == "predictions of labels that the ground truth does not have, ignored"
+    )
+    assert (note.count, note.records) == (3, ("b (2)", "a (1)"))
 
 
 def test_an_answer_to_a_track_never_asked_is_refused():
@@ -222,6 +260,6 @@ def test_an_answer_to_a_track_never_asked_is_refused():
     answer = {"annotation_uid": "a", "query_sets": {"2": {"bboxes": [], "score": 0.0}}}
     given = {"clip_uid": "c", "predictions": [answer]}
     with pytest.raises(
-        ValueError, match=r"queries asked but got \[\('c', 'a', '2'\)\]"
+        SubmissionError, match="record 'c a 2': the annotations do not ask this query"
     ):
         read_tracks(asked_for, {"results": {"videos": [{"clips": [given]}]}})

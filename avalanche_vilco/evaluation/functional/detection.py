@@ -6,6 +6,7 @@ labels, scores and hits of all batches together.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,12 @@ from torch import Tensor
 from avalanche_vilco.evaluation.functional.checks import check_shapes, check_tiou
 from avalanche_vilco.evaluation.functional.order import best_first, by_number
 from avalanche_vilco.evaluation.functional.overlap import hull_tiou, summed_tiou
-from avalanche_vilco.evaluation.functional.pairs import pairs_of, places_in, select
+from avalanche_vilco.evaluation.functional.pairs import (
+    by_pieces,
+    pairs_of,
+    places_in,
+    select,
+)
 from avalanche_vilco.evaluation.functional.references import (
     TIOU_TOLERANCE,
     Reference,
@@ -144,21 +150,12 @@ def detection_hits(
     check_tiou(tiou)
     check_reference(reference)
     check_shapes(segments, scores, labels, target_segments, target_labels)
-    target_labels = counted_labels(target_segments, target_labels, reference=reference)
-    labels, target_labels = matching_labels(labels, target_labels, reference=reference)
-    if reference is None:
-        labels = labels.masked_fill(~is_proper(segments), -1)
-        target_labels = target_labels.masked_fill(~is_proper(target_segments), -1)
-    match = _match_pairs if scores.is_cpu else _match_padded
-    return match(
-        segments.double(),
-        scores,
-        labels,
-        target_segments.double(),
-        target_labels,
-        tiou,
-        reference,
+    target_labels = by_pieces(
+        partial(counted_labels, reference=reference), target_segments, target_labels
     )
+    labels, target_labels = matching_labels(labels, target_labels, reference=reference)
+    match = partial(_match, levels=_levels(tiou, reference), reference=reference)
+    return by_pieces(match, segments, scores, labels, target_segments, target_labels)
 
 
 def pooled_ap(
@@ -208,17 +205,19 @@ def class_ap(
     """
     counted = (classes >= 0).nonzero().squeeze(1)
     scores, classes = select(counted, scores, classes)
-    n_classes = len(n_targets)
+    n_classes, n_columns = len(n_targets), hits.shape[1]
     order, rank = _rank_in_class(scores, classes, n_classes, reference)
-    classes, hits = select(order, classes, hits.index_select(0, counted))
-    columns = []
-    for column in hits.t().contiguous():
-        found = select(column.nonzero().squeeze(1), classes, rank)
-        columns.append(_average_precision(*found, n_classes=n_classes))
-    return torch.stack(columns, dim=1) / n_targets.unsqueeze(1)
+    hits = hits.index_select(0, counted.index_select(0, order))
+    column, place = hits.t().nonzero().unbind(1)
+    classes, rank = select(place, classes.index_select(0, order), rank)
+    # Every column has classes of its own, so that one pass serves them all.
+    total = _found_precision(
+        classes + column * n_classes, rank, n_classes=n_classes * n_columns
+    )
+    return total.view(n_columns, n_classes).t() / n_targets.unsqueeze(1)
 
 
-def _average_precision(classes: Tensor, rank: Tensor, *, n_classes: int) -> Tensor:
+def _found_precision(classes: Tensor, rank: Tensor, *, n_classes: int) -> Tensor:
     """Sum over true positives of the best precision from each on, per class.
 
     True positives come by class, best first; ``rank`` counts from 1 in their class.
@@ -257,24 +256,47 @@ def _levels(tiou: Sequence[float], reference: Reference | None) -> list[float]:
     return [level - tolerance for level in tiou]
 
 
+def _match(
+    segments: Tensor,
+    scores: Tensor,
+    labels: Tensor,
+    target_segments: Tensor,
+    target_labels: Tensor,
+    levels: list[float],
+    reference: Reference | None,
+) -> Tensor:
+    """Hits ``(B, M, T)`` of some clips."""
+    if reference is None:
+        labels = labels.masked_fill(~is_proper(segments), -1)
+        target_labels = target_labels.masked_fill(~is_proper(target_segments), -1)
+    match = _match_pairs if scores.is_cpu else _match_padded
+    return match(
+        segments.double(),
+        scores,
+        labels,
+        target_segments.double(),
+        target_labels,
+        levels,
+        reference,
+    )
+
+
 def _match_pairs(
     segments: Tensor,
     scores: Tensor,
     labels: Tensor,
     target_segments: Tensor,
     target_labels: Tensor,
-    tiou: Sequence[float],
+    levels: list[float],
     reference: Reference | None,
 ) -> Tensor:
     """Hits ``(B, M, T)`` from the pairs of one clip and label only."""
-    hits = torch.zeros(labels.numel(), len(tiou), dtype=torch.bool)
-    levels = _levels(tiou, reference)
-    prediction, target = pairs_of(labels, target_labels)
+    prediction, target, _ = pairs_of(labels, target_labels)
     columns = [column.flatten() for column in segments.unbind(2)]
     target_columns = [column.flatten() for column in target_segments.unbind(2)]
     overlap = _tiou(
-        *(column.index_select(0, prediction) for column in columns),
-        *(column.index_select(0, target) for column in target_columns),
+        *select(prediction, *columns),
+        *select(target, *target_columns),
         reference=reference,
     )
     near = (overlap >= min(levels)).nonzero().squeeze(1)
@@ -283,12 +305,20 @@ def _match_pairs(
     order = best_first(overlap, reference)
     order = order.index_select(0, by_number(rank.index_select(0, order)))
     overlap, rank, target = select(order, overlap, rank, target)
-    for column, level in enumerate(levels):
-        at = (overlap >= level).nonzero().squeeze(1)
-        pairs = select(at, rank, target)
-        winners = _winners(*pairs, n_targets=target_labels.numel())
-        hits[ranked.index_select(0, winners), column] = True
-    return hits.view(*labels.shape, len(tiou))
+
+    # Every level has predictions and targets of its own: one matching serves all.
+    thresholds = torch.tensor(levels, dtype=torch.float64).unsqueeze(1)
+    level, place = (overlap >= thresholds).nonzero().unbind(1)
+    rank, target = select(place, rank, target)
+    n_targets, n_ranks = target_labels.numel(), max(len(ranked), 1)
+    winners = _winners(
+        rank + level * n_ranks,
+        target + level * n_targets,
+        n_targets=n_targets * len(levels),
+    )
+    hits = torch.zeros(labels.numel(), len(levels), dtype=torch.bool)
+    hits[ranked.index_select(0, winners % n_ranks), winners // n_ranks] = True
+    return hits.view(*labels.shape, len(levels))
 
 
 def _ranked(
@@ -332,13 +362,13 @@ def _match_padded(
     labels: Tensor,
     target_segments: Tensor,
     target_labels: Tensor,
-    tiou: Sequence[float],
+    levels: list[float],
     reference: Reference | None,
 ) -> Tensor:
     """Hits ``(B, M, T)`` by the rounds of :func:`_winners`, in fixed shapes."""
     n_targets = target_labels.shape[1]
     if n_targets == 0 or labels.shape[1] == 0:
-        return labels.new_zeros((*labels.shape, len(tiou)), dtype=torch.bool)
+        return labels.new_zeros((*labels.shape, len(levels)), dtype=torch.bool)
     overlap = _tiou(
         *segments.unsqueeze(2).unbind(3),
         *target_segments.unsqueeze(1).unbind(3),
@@ -347,11 +377,11 @@ def _match_padded(
     same = labels.unsqueeze(2) == target_labels.unsqueeze(1)
     same &= (target_labels >= 0).unsqueeze(1)
     overlap = torch.where(same, overlap, -1.0)
-    reaches = torch.stack([overlap >= level for level in _levels(tiou, reference)])
+    reaches = torch.stack([overlap >= level for level in levels])
     liking = best_first(overlap, reference).argsort(dim=2)  # 0 for the favourite
     rank = best_first(scores, reference).argsort(dim=1).unsqueeze(2)
     nobody = labels.shape[1] + n_targets
-    holder = rank.new_full((len(tiou), len(labels), 1, n_targets), nobody)
+    holder = rank.new_full((len(levels), len(labels), 1, n_targets), nobody)
     claims = reaches
     for _ in range(n_targets):
         open_to = torch.where(reaches & (holder >= rank), liking, nobody)

@@ -1,5 +1,6 @@
-"""Sorting by integer keys, which torch does several times faster than by floats."""
+"""Sorting by integer keys, which is several times faster than by floats."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,6 +34,15 @@ def by_number(numbers: Tensor) -> Tensor:
     :param numbers: integers.
     :return: places, int64 in the shape of ``numbers``.
     """
+    if numbers.is_cpu and numbers.numel():
+        # Both libraries sort by digits, so fewer digits are faster; of two bytes,
+        # NumPy sorts a few thousand numbers ten times as fast as torch.
+        low, high = (int(end) for end in numbers.aminmax())
+        if low >= -(1 << 15) and high < 1 << 15:
+            places = np.argsort(numbers.short().numpy(), axis=-1, kind="stable")
+            return torch.from_numpy(places)
+        if low >= -(1 << 31) and high < 1 << 31:
+            numbers = numbers.int()
     return numbers.sort(dim=-1, stable=True).indices
 
 

@@ -1,5 +1,8 @@
 """Pairs of predictions and targets of one clip and label, without a dense table."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -8,14 +11,53 @@ from avalanche_vilco.evaluation.functional.order import by_number
 # Labels above this are looked up by search, to keep the table small.
 _LARGEST_TABLE = 1 << 22
 
+# Predictions whose arithmetic stays in a processor's cache.
+_PIECE = 1 << 14
 
-def pairs_of(labels: Tensor, target_labels: Tensor) -> tuple[Tensor, Tensor]:
+
+def by_pieces(function: Callable[..., Tensor], *clips: Tensor) -> Tensor:
+    """Apply a function that treats each clip alone to a few clips at a time.
+
+    Memory then does not grow with the number of clips, and stays in the cache. A GPU
+    takes all clips at once.
+
+    :param function: takes ``clips``, gives a row per clip.
+    :param clips: tensors with a row per clip.
+    :return: what the function gives for all clips.
+    """
+    n_clips = len(clips[0])
+    widest = max(clip.shape[1] for clip in clips)
+    step = max(1, _PIECE // max(1, widest)) if clips[0].is_cpu else n_clips
+    if n_clips <= step:
+        return function(*clips)
+    return torch.cat(
+        [
+            function(*piece)
+            for piece in zip(*(c.split(step) for c in clips), strict=True)
+        ]
+    )
+
+
+class Pairs(NamedTuple):
+    """Predictions and targets of one clip and label.
+
+    :param prediction: flat place of the prediction of each pair, ascending.
+    :param target: flat place of the target, ascending for one prediction.
+    :param group: number of the clip and label of each prediction, ``(B * M,)``, -1
+        where the ground truth has none such.
+    """
+
+    prediction: Tensor
+    target: Tensor
+    group: Tensor
+
+
+def pairs_of(labels: Tensor, target_labels: Tensor) -> Pairs:
     """Find the predictions and targets that share clip and label.
 
     :param labels: predicted labels, ``(B, M)`` integers, -1 marks padding.
     :param target_labels: labels of the ground truth, ``(B, N)``, -1 marks padding.
-    :return: flat places of the prediction and of the target of each pair, in the order
-        of the predictions, those of one in the order of the targets.
+    :return: the pairs.
     """
     known = target_labels[target_labels >= 0].unique()
     group = groups_of(labels, known)
@@ -27,10 +69,10 @@ def pairs_of(labels: Tensor, target_labels: Tensor) -> tuple[Tensor, Tensor]:
     per_group[0] = 0  # padding
 
     n_pairs = per_group.index_select(0, group + 1)
-    prediction = torch.arange(len(group)).repeat_interleave(n_pairs)
+    prediction = torch.repeat_interleave(n_pairs)
     shift = first.index_select(0, group + 1) - (n_pairs.cumsum(0) - n_pairs)
     place = shift.index_select(0, prediction) + torch.arange(len(prediction))
-    return prediction, targets.index_select(0, place)
+    return Pairs(prediction, targets.index_select(0, place), group)
 
 
 def groups_of(labels: Tensor, known: Tensor) -> Tensor:

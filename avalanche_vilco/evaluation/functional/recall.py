@@ -1,6 +1,8 @@
 """Recall of ground-truth windows within the best predictions of their query."""
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -9,8 +11,9 @@ from torch.nn import functional as F
 
 from avalanche_vilco.evaluation.functional.checks import check_shapes, check_tiou
 from avalanche_vilco.evaluation.functional.order import best_first, by_number
-from avalanche_vilco.evaluation.functional.overlap import summed_tiou
+from avalanche_vilco.evaluation.functional.overlap import hull_tiou, summed_tiou
 from avalanche_vilco.evaluation.functional.pairs import (
+    by_pieces,
     pairs_of,
     rank_in_groups,
     select,
@@ -80,22 +83,11 @@ def recall_hits(
     """
     check_recall_options(k, tiou, budget, reference)
     check_shapes(segments, scores, labels, target_segments, target_labels)
-    strict = _default(strict, reference in ("ego4d", "vilco"))
-    target_labels = counted_labels(target_segments, target_labels, reference=reference)
-    labels, target_labels = matching_labels(labels, target_labels, reference=reference)
-    if _default(sort, reference not in ("ego4d", "vilco")):
-        segments, labels = _ranked(segments, scores, labels, reference)
-    tolerance = 0.0 if strict or reference is not None else TIOU_TOLERANCE
-    first_rank = _first_rank_pairs if labels.is_cpu else _first_rank_padded
-    rank = first_rank(
-        segments.double(),
-        labels,
-        target_segments.double(),
-        target_labels,
-        _Reaches([level - tolerance for level in tiou], strict, reference),
+    target_labels = by_pieces(
+        partial(counted_labels, reference=reference), target_segments, target_labels
     )
-    budgets = [_slots(target_labels, budget) * n for n in k]
-    return rank.unsqueeze(2) < torch.stack(budgets, dim=2).unsqueeze(3)
+    options = _Options.of(tuple(k), tiou, budget, strict, sort, reference)
+    return _hits(segments, scores, labels, target_segments, target_labels, options)
 
 
 def moment_recall(
@@ -120,20 +112,13 @@ def moment_recall(
     :return: float64 ``(len(k), len(tiou))`` in [0, 1]; NaN if there is no ground
         truth.
     """
-    hits = recall_hits(
-        segments,
-        scores,
-        labels,
-        target_segments,
-        target_labels,
-        k=k,
-        tiou=tiou,
-        budget=budget,
-        strict=strict,
-        sort=sort,
-        reference=reference,
+    check_recall_options(k, tiou, budget, reference)
+    check_shapes(segments, scores, labels, target_segments, target_labels)
+    counted = by_pieces(
+        partial(counted_labels, reference=reference), target_segments, target_labels
     )
-    counted = counted_labels(target_segments, target_labels, reference=reference)
+    options = _Options.of(tuple(k), tiou, budget, strict, sort, reference)
+    hits = _hits(segments, scores, labels, target_segments, counted, options)
     if reference == "actionformer":
         return grouped_recall(hits, counted).recall.mean(dim=0)
     return hits.sum(dim=(0, 1)).double() / (counted >= 0).sum()
@@ -217,8 +202,98 @@ def check_recall_options(
         raise ValueError(f"expected budget 'per_gt' or 'fixed' but got {budget!r}")
 
 
-def _default(choice: bool | None, otherwise: bool) -> bool:
-    return otherwise if choice is None else choice
+class _Options(NamedTuple):
+    """What a prediction must be and reach to find a window."""
+
+    k: tuple[int, ...]
+    levels: list[float]
+    budget: Budget
+    strict: bool
+    sort: bool
+    reference: Reference | None
+
+    @classmethod
+    def of(
+        cls,
+        k: tuple[int, ...],
+        tiou: Sequence[float],
+        budget: Budget,
+        strict: bool | None,
+        sort: bool | None,
+        reference: Reference | None,
+    ) -> "_Options":
+        """Fill in the rules of the reference."""
+        as_official = reference in ("ego4d", "vilco")
+        strict = as_official if strict is None else strict
+        sort = not as_official if sort is None else sort
+        tolerance = 0.0 if strict or reference is not None else TIOU_TOLERANCE
+        levels = [level - tolerance for level in tiou]
+        return cls(k, levels, budget, strict, sort, reference)
+
+    def overlap(self, *ends: Tensor) -> Tensor:
+        """tIoU of windows by what :meth:`ends` gave."""
+        if self.reference == "actionformer":
+            return summed_tiou(*ends).nan_to_num_(nan=0.0)
+        return hull_tiou(*ends)
+
+    def ends(self, segments: Tensor) -> tuple[Tensor, Tensor]:
+        """Starts and ends in float64, of windows that must not overlap any inverted."""
+        start, end = segments.double().unbind(2)
+        if self.reference == "actionformer":
+            return start, end
+        is_proper = (end > start) & (start > -torch.inf) & (end < torch.inf)
+        return start.where(is_proper, torch.inf), end.where(is_proper, -torch.inf)
+
+    def reaches(self, overlap: Tensor, level: float) -> Tensor:
+        """True where ``overlap`` is high enough, and windows that only touch never."""
+        if self.strict:
+            return overlap > level
+        return overlap >= max(level, math.ulp(0.0))
+
+
+def _hits(
+    segments: Tensor,
+    scores: Tensor,
+    labels: Tensor,
+    target_segments: Tensor,
+    target_labels: Tensor,
+    options: _Options,
+) -> Tensor:
+    """:func:`recall_hits` for windows of the ground truth that count."""
+    labels, target_labels = matching_labels(
+        labels, target_labels, reference=options.reference
+    )
+    return by_pieces(
+        partial(_hits_of_clips, options=options),
+        segments,
+        scores,
+        labels,
+        target_segments,
+        target_labels,
+    )
+
+
+def _hits_of_clips(
+    segments: Tensor,
+    scores: Tensor,
+    labels: Tensor,
+    target_segments: Tensor,
+    target_labels: Tensor,
+    options: _Options,
+) -> Tensor:
+    if options.sort:
+        segments, labels = _ranked(segments, scores, labels, options.reference)
+    first_rank = _first_rank_pairs if labels.is_cpu else _first_rank_padded
+    rank = first_rank(
+        options.ends(segments),
+        labels,
+        options.ends(target_segments),
+        target_labels,
+        options,
+    )
+    slots = _slots(target_labels, options.budget)
+    budgets = torch.stack([slots * n for n in options.k], dim=2)
+    return rank.unsqueeze(2) < budgets.unsqueeze(3)
 
 
 def _ranked(
@@ -228,77 +303,51 @@ def _ranked(
     return segments.take_along_dim(order.unsqueeze(2), 1), labels.gather(1, order)
 
 
-class _Reaches(NamedTuple):
-    """When a prediction finds a window."""
-
-    levels: list[float]
-    strict: bool
-    reference: Reference | None
-
-    def overlap(self, *ends: Tensor) -> Tensor:
-        """tIoU of predictions and targets, 0 for degenerate windows."""
-        if self.reference == "actionformer":
-            return summed_tiou(*ends).nan_to_num_(nan=0.0)
-        start, end, target_start, target_end = ends
-        given = torch.stack([start, end], dim=-1)
-        return tiou_of(given, torch.stack([target_start, target_end], dim=-1))
-
-    def hits(self, overlap: Tensor, level: float) -> Tensor:
-        """True where ``overlap`` is high enough."""
-        return overlap > level if self.strict else (overlap >= level) & (overlap > 0)
-
-
 def _first_rank_pairs(
-    segments: Tensor,
+    ends: tuple[Tensor, Tensor],
     labels: Tensor,
-    target_segments: Tensor,
+    target_ends: tuple[Tensor, Tensor],
     target_labels: Tensor,
-    reaches: _Reaches,
+    options: _Options,
 ) -> Tensor:
     """Rank, in its label, of the first prediction that finds each window at each level.
 
     :return: ``(B, N, T)``, a very high number where no prediction does.
     """
-    prediction, target = pairs_of(labels, target_labels)
-    ends = [
-        column.flatten().index_select(0, prediction) for column in segments.unbind(2)
-    ]
-    ends += [
-        column.flatten().index_select(0, target) for column in target_segments.unbind(2)
-    ]
-    overlap = reaches.overlap(*ends)
-    clip = torch.arange(len(labels)).unsqueeze(1)
-    top = int(labels.max()) + 2 if labels.numel() else 1
-    rank = rank_in_groups((clip * top + labels + 1).flatten())
-    rank = rank.index_select(0, prediction)
-    first = torch.full((len(reaches.levels), target_labels.numel()), _NEVER)
-    for row, level in zip(first, reaches.levels, strict=True):
-        at = reaches.hits(overlap, level).nonzero().squeeze(1)
+    prediction, target, group = pairs_of(labels, target_labels)
+    overlap = options.overlap(
+        *select(prediction, *(end.flatten() for end in ends)),
+        *select(target, *(end.flatten() for end in target_ends)),
+    )
+    near = options.reaches(overlap, min(options.levels)).nonzero().squeeze(1)
+    overlap, prediction, target = select(near, overlap, prediction, target)
+    rank = rank_in_groups(group).index_select(0, prediction)
+    first = torch.full((len(options.levels), target_labels.numel()), _NEVER)
+    for row, level in zip(first, options.levels, strict=True):
+        at = options.reaches(overlap, level).nonzero().squeeze(1)
         found, ranks = select(at, target, rank)
         row.scatter_reduce_(0, found, ranks, "amin")
-    return first.T.view(*target_labels.shape, len(reaches.levels))
+    return first.T.view(*target_labels.shape, len(options.levels))
 
 
 def _first_rank_padded(
-    segments: Tensor,
+    ends: tuple[Tensor, Tensor],
     labels: Tensor,
-    target_segments: Tensor,
+    target_ends: tuple[Tensor, Tensor],
     target_labels: Tensor,
-    reaches: _Reaches,
+    options: _Options,
 ) -> Tensor:
     """The same as :func:`_first_rank_pairs`, in fixed shapes."""
     same = target_labels.unsqueeze(2) == labels.unsqueeze(1)
     same &= (target_labels >= 0).unsqueeze(2)
-    overlap = reaches.overlap(
-        *torch.broadcast_tensors(
-            *segments.unsqueeze(1).unbind(3), *target_segments.unsqueeze(2).unbind(3)
-        )
+    overlap = options.overlap(
+        *(end.unsqueeze(1) for end in ends), *(end.unsqueeze(2) for end in target_ends)
     )
     rank = F.pad(_rank_within_label(labels), (0, 1), value=_NEVER).unsqueeze(1)
     ranks = [
         # One more prediction that finds nothing, so that a minimum exists without any.
-        torch.where(F.pad(same & reaches.hits(overlap, level), (0, 1)), rank, _NEVER)
-        for level in reaches.levels
+        torch.where(F.pad(same & options.reaches(overlap, level), (0, 1)), rank, _NEVER)
+        for level in options.levels
     ]
     return torch.stack([each.amin(dim=2) for each in ranks], dim=2)
 

@@ -4,20 +4,22 @@ A track is a run of boxes on consecutive frames. Everything that needs boxes is 
 to a query; average precision ranks the tracks of all queries together.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from avalanche_vilco.evaluation.functional.detection import class_ap
 from avalanche_vilco.evaluation.functional.order import best_first
+from avalanche_vilco.evaluation.functional.pairs import select
 from avalanche_vilco.evaluation.functional.references import (
     TIOU_TOLERANCE,
     Reference,
     check_reference,
 )
-from avalanche_vilco.ops.boxes import box_area, box_intersection
+from avalanche_vilco.ops.boxes import box_area
 
 AP_IOU = (0.25, 0.5, 0.75, 0.95)
 RECOVERY_IOU = (0.5, 0.75, 0.95)
@@ -28,6 +30,8 @@ SUMMARY = ("tAP", "tAP25", "stAP", "stAP25", "success", "recovery")
 # Bins of the largest box of the ground truth, in pixels; a bin holds its lower end.
 SIZE_BINS = ("small", "medium", "large")
 SIZE_LIMITS = (64.0**2, 192.0**2)
+
+_PIECE = 1 << 15  # boxes whose arithmetic stays in a processor's cache
 
 
 class Tracks(NamedTuple):
@@ -159,36 +163,41 @@ def visual_query_hits(
     check_reference(reference)
     _check_tracks(predicted, scores, queries, targets)
     scores = scores if scores.is_floating_point() else scores.double()
-    asked = _with_padding_last(targets, n_queries)
-    given = _with_padding_last(predicted, len(scores))
-    extent, reach = _extent(asked, n_queries), _extent(given, len(scores))
-    padding = queries < 0
-    unknown = queries >= n_queries
-    query = queries.clamp(min=0, max=n_queries)
-    overlaps = _Overlaps.of(given, reach, asked, extent, query)
+    asked, given = _laid_out(targets, n_queries), _laid_out(predicted, len(scores))
+    padding, unknown = queries < 0, queries >= n_queries
+    query = queries.clamp(min=0, max=n_queries).long()
+    area = _areas(targets)
     tolerance = TIOU_TOLERANCE if reference is None else 0.0
+    overlaps = _overlaps(predicted, given, targets, area, asked, query, tolerance)
 
     order = best_first(scores.masked_fill(padding, -torch.inf), reference)
     position = torch.empty_like(order).scatter_(0, order, _range_like(order))
-    first = _FirstOfQuery(position, query, padding, n_queries)
-    temporal = overlaps.temporal.unsqueeze(1) >= _levels(AP_IOU, overlaps, tolerance)
-    tube = overlaps.tube.unsqueeze(1) >= _levels(AP_IOU, overlaps, tolerance)
-    success = overlaps.tube.unsqueeze(1) >= _levels(SUCCESS_IOU, overlaps, tolerance)
-    recovered = overlaps.recovered(_levels(RECOVERY_IOU, overlaps, tolerance))
+    candidates = torch.cat(
+        [
+            _reached(overlaps.temporal, AP_IOU, tolerance),
+            _reached(overlaps.tube, AP_IOU, tolerance),
+            torch.ones_like(padding).unsqueeze(1),
+        ],
+        dim=1,
+    )
+    candidates &= ~padding.unsqueeze(1)
+    temporal, tube, best = _first_of_query(
+        candidates, position, query, n_queries
+    ).split([len(AP_IOU), len(AP_IOU), 1], dim=1)
 
-    best = first(torch.ones_like(success[:, :1]))
-    size = _sizes(asked, n_queries)
-    size_of_prediction = _pick(size, query)
+    success = _reached(overlaps.tube, SUCCESS_IOU, tolerance) & best
+    size = _sizes(targets, area, n_queries)
+    size_of_prediction = F.pad(size, (0, 1)).index_select(0, query)
     return VisualQueryHits(
         scores=scores,
         sizes=size_of_prediction.masked_fill(padding, -1),
-        temporal=first(temporal),
-        tube=first(tube),
+        temporal=temporal,
+        tube=tube,
         n_queries=_count(size, torch.ones_like(size)),
-        n_frames=_count(size, extent.n_boxes),
-        n_recovered=_count(size_of_prediction, recovered * best),
-        n_success=_count(size_of_prediction, success & best),
-        n_broken=extent.n_broken + reach.n_broken + unknown.sum(),
+        n_frames=_count(size, asked.n_boxes[:-1]),
+        n_recovered=_count(size_of_prediction, overlaps.recovered * best),
+        n_success=_count(size_of_prediction, success),
+        n_broken=asked.n_broken + given.n_broken + unknown.sum(),
     )
 
 
@@ -209,33 +218,31 @@ def pooled_visual_query_scores(
             "expected tracks of consecutive frames, each once, but got "
             f"{n_broken} tracks with gaps or repeated frames, or for unknown queries"
         )
-    by_size = dict(zip(SIZE_BINS, _scores_of(hits, reference), strict=True))
-    together = hits._replace(
-        sizes=hits.sizes.clamp(max=0),
-        **{
-            name: getattr(hits, name).sum(dim=0, keepdim=True)
-            for name in ("n_queries", "n_frames", "n_recovered", "n_success")
-        },
-    )
-    everything = _scores_of(together, reference)[0]
-    if reference == "vilco":
-        everything = by_size["large"]
-    return {"all": everything, **by_size}
+    everything, *by_size = _scores_of(hits, reference)
+    scores = dict(zip(SIZE_BINS, by_size, strict=True))
+    return {"all": scores["large"] if reference == "vilco" else everything, **scores}
 
 
 def _scores_of(
     hits: VisualQueryHits, reference: Reference | None
 ) -> list[VisualQueryScores]:
+    """Scores on all queries, then by size."""
+    n_queries, n_frames, n_recovered, n_success = (
+        torch.cat([count.sum(dim=0, keepdim=True), count])
+        for count in (hits.n_queries, hits.n_frames, hits.n_recovered, hits.n_success)
+    )
+    # Every track counts twice: in class 0, which is all of them, and in its size.
+    together = hits.sizes.clamp(max=0)
     ap = class_ap(
-        hits.scores,
-        hits.sizes,
-        torch.cat([hits.temporal, hits.tube], dim=1),
-        hits.n_queries,
+        torch.cat([hits.scores, hits.scores]),
+        torch.cat([together, torch.where(together < 0, -1, hits.sizes + 1)]),
+        torch.cat([hits.temporal, hits.tube], dim=1).repeat(2, 1),
+        n_queries,
         reference=reference,
     )
-    recovery = hits.n_recovered.double() / hits.n_frames.unsqueeze(1)
-    success = hits.n_success.double() / hits.n_queries.unsqueeze(1)
-    rows = torch.cat([ap, recovery, success, hits.n_queries.unsqueeze(1)], dim=1)
+    recovery = n_recovered.double() / n_frames.unsqueeze(1)
+    success = n_success.double() / n_queries.unsqueeze(1)
+    rows = torch.cat([ap, recovery, success, n_queries.unsqueeze(1)], dim=1)
     ends = (len(AP_IOU), 2 * len(AP_IOU), 2 * len(AP_IOU) + len(RECOVERY_IOU))
     return [
         VisualQueryScores(
@@ -263,134 +270,192 @@ def flat_summary(scores: Mapping[str, VisualQueryScores]) -> dict[str, float]:
     }
 
 
-class _Extent(NamedTuple):
-    """Where tracks lie, ``(n_tracks,)`` each, and their boxes in order."""
+class _Layout(NamedTuple):
+    """Where tracks lie; each table has one more row, for padding, that is empty."""
 
     first: Tensor
     last: Tensor
     n_boxes: Tensor
-    start: Tensor  # place of the first box of the track in ``order``
-    order: Tensor  # (n,), places of the boxes by track and frame
+    start: Tensor  # slot of the first box of the track in ``order``
+    order: Tensor  # (n + 1,), places of the boxes by track and frame; slot 0 holds n
     n_broken: Tensor
 
 
-def _with_padding_last(tracks: Tracks, n_tracks: int) -> Tracks:
-    """Tracks whose padding belongs to one more track, in the types to compute with."""
-    owners = torch.where(tracks.owners < 0, n_tracks, tracks.owners).long()
-    return Tracks(tracks.boxes.double(), tracks.frames.long(), owners)
+def _pieces(tracks: Tracks, n_tracks: int) -> Iterator[tuple[slice, Tracks]]:
+    """Parts that fit a processor's cache, a GPU takes all at once; padding is last."""
+    n = len(tracks.frames)
+    step = _PIECE if tracks.frames.is_cpu else max(n, 1)
+    for begin in range(0, n, step):
+        piece = slice(begin, min(begin + step, n))
+        boxes, frames, owners = (each[piece] for each in tracks)
+        owners = torch.where(owners < 0, n_tracks, owners).long()
+        yield piece, Tracks(boxes.double(), frames.long(), owners)
 
 
-def _extent(tracks: Tracks, n_tracks: int) -> _Extent:
-    _, frames, owners = tracks
-    # Frame numbers have 32 bits, so one key sorts by track and frame.
-    keys, order = ((owners << 32) + (frames + (1 << 31))).sort()
-    same_track = (keys[1:] >> 32) == (keys[:-1] >> 32)
-    jump = (keys[1:] - keys[:-1] != 1) & same_track
+def _laid_out(tracks: Tracks, n_tracks: int) -> _Layout:
     far = 1 << 40  # beyond every frame number; differences stay exact
-    n_boxes = frames.new_zeros(n_tracks + 1)
-    jumps = n_boxes.index_add(0, owners.index_select(0, order[1:]), jump.long())
-    first = torch.full_like(n_boxes, far).scatter_reduce(0, owners, frames, "amin")
-    last = torch.full_like(n_boxes, -far).scatter_reduce(0, owners, frames, "amax")
-    n_boxes = n_boxes.index_add(0, owners, torch.ones_like(frames))
-    return _Extent(
-        first=first[:-1],
-        last=last[:-1],
-        n_boxes=n_boxes[:-1],
-        start=(n_boxes.cumsum(0) - n_boxes)[:-1],
-        order=order,
-        n_broken=(jumps[:-1] > 0).sum(),
-    )
+    n_boxes = tracks.owners.new_zeros(n_tracks + 1, dtype=torch.long)
+    first, last = torch.full_like(n_boxes, far), torch.full_like(n_boxes, -far)
+    for _, (_, frames, owners) in _pieces(tracks, n_tracks):
+        n_boxes.index_add_(0, owners, torch.ones_like(frames))
+        first.scatter_reduce_(0, owners, frames, "amin")
+        last.scatter_reduce_(0, owners, frames, "amax")
+    n_boxes[-1:].zero_()
+    start = 1 + n_boxes.cumsum(0) - n_boxes
+    order = _order(tracks, first, n_boxes, start)
+    # A track without gaps and repeats fills all of its slots.
+    n_empty = (order == len(tracks.frames)).cumsum(0)
+    n_empty = n_empty[start + n_boxes - 1] - n_empty[start - 1]
+    return _Layout(first, last, n_boxes, start, order, (n_empty > 0).sum())
+
+
+def _order(tracks: Tracks, first: Tensor, n_boxes: Tensor, start: Tensor) -> Tensor:
+    n = len(tracks.frames)
+    order = torch.full((n + 1,), n, device=start.device)
+    slots = _Slots(first, n_boxes, start)
+    for piece, (_, frames, owners) in _pieces(tracks, len(start) - 1):
+        places = torch.arange(piece.start, piece.stop, device=start.device)
+        order.scatter_(0, slots(owners, frames), places)
+    order[:1].fill_(n)
+    return order
+
+
+class _Slots:
+    """Finds where in ``_Layout.order`` the box of a frame is, 0 if it is not there."""
+
+    def __init__(self, first: Tensor, n_boxes: Tensor, start: Tensor) -> None:
+        self._start, self._end = start, start + n_boxes
+        self._shift = start - first
+
+    def __call__(self, owners: Tensor, frames: Tensor) -> Tensor:
+        slot = self._shift.index_select(0, owners).add_(frames)
+        is_inside = slot >= self._start.index_select(0, owners)
+        is_inside &= slot < self._end.index_select(0, owners)
+        return slot.mul_(is_inside)
 
 
 class _Overlaps(NamedTuple):
-    """IoU of predicted tracks with the ones asked for."""
+    """What predicted tracks have in common with the ones asked for.
 
-    temporal: Tensor  # (P,)
-    tube: Tensor  # (P,)
-    box: Tensor  # (n,), of each predicted box
-    owners: Tensor  # (n,)
+    :param temporal: temporal IoU, ``(P,)``.
+    :param tube: spatio-temporal IoU, ``(P,)``.
+    :param recovered: frames whose box reaches each of ``RECOVERY_IOU``,
+        ``(P, len(RECOVERY_IOU))``.
+    """
 
-    @classmethod
-    def of(
-        cls,
-        given: Tracks,
-        reach: _Extent,
-        asked: Tracks,
-        extent: _Extent,
-        query: Tensor,
-    ) -> "_Overlaps":
-        """Compare the tracks given with the ones that their queries ask for."""
-        n_tracks = len(query)
-        partner = _partner(given, asked, extent, query)
-        area, asked_area = box_area(given.boxes), box_area(asked.boxes)
-        partner_area = _pick(asked_area, partner)
-        shared = box_intersection(given.boxes, _pick(asked.boxes, partner))
-
-        volume = _sum_by(given.owners, area, n_tracks)
-        asked_volume = _sum_by(asked.owners, asked_area, len(extent.first))
-        tube = _ratio(
-            _sum_by(given.owners, shared, n_tracks), volume, _pick(asked_volume, query)
-        )
-        first = torch.maximum(reach.first, _pick(extent.first, query))
-        last = torch.minimum(reach.last, _pick(extent.last, query))
-        temporal = _ratio(
-            (last - first + 1).clamp(min=0).double(),
-            reach.n_boxes.double(),
-            _pick(extent.n_boxes, query).double(),
-        )
-        return cls(temporal, tube, _ratio(shared, area, partner_area), given.owners)
-
-    def recovered(self, levels: Tensor) -> Tensor:
-        """Frames whose box reaches each level, ``(P, len(levels))``."""
-        reaches = (self.box.unsqueeze(1) >= levels).long()
-        return _sum_by(self.owners, reaches, len(self.temporal))
+    temporal: Tensor
+    tube: Tensor
+    recovered: Tensor
 
 
-def _partner(given: Tracks, asked: Tracks, extent: _Extent, query: Tensor) -> Tensor:
-    """Place of the box asked for on the frame of each given one, else the end."""
-    of_query = _pick(query, given.owners)
-    first, last = _pick(extent.first, of_query), _pick(extent.last, of_query)
-    inside = (given.frames >= first) & (given.frames <= last)
-    place = _pick(extent.start, of_query) + given.frames - first
-    nothing = len(asked.frames)
-    return _pick(extent.order, torch.where(inside, place, nothing)).where(
-        inside, nothing
+def _overlaps(
+    predicted: Tracks,
+    given: _Layout,
+    targets: Tracks,
+    area: Tensor,
+    asked: _Layout,
+    query: Tensor,
+    tolerance: float,
+) -> _Overlaps:
+    asked_volume = area.new_zeros(len(asked.first))
+    for piece, (_, _, owners) in _pieces(targets, len(asked_volume) - 1):
+        asked_volume.index_add_(0, owners, area[piece])
+    asked_volume[-1:].zero_()
+    n_steps = len(RECOVERY_IOU) + 1
+    volume, common = area.new_zeros(2, len(query) + 1)
+    n_reached = torch.zeros_like(volume, dtype=torch.long).repeat(n_steps)
+    partners = _Partners(targets, area, asked, query)
+    for _, (boxes, frames, owners) in _pieces(predicted, len(query)):
+        own_area = box_area(boxes)
+        shared, partner_area = partners.shared_area(boxes, own_area, frames, owners)
+        volume.index_add_(0, owners, own_area)
+        common.index_add_(0, owners, shared)
+        overlap = _ratio(shared, own_area, partner_area)
+        # Levels ascend: how many are reached tells which.
+        step = sum((overlap >= level - tolerance).long() for level in RECOVERY_IOU)
+        n_reached.index_add_(0, owners * n_steps + step, torch.ones_like(owners))
+
+    tube = _ratio(common[:-1], volume[:-1], asked_volume.index_select(0, query))
+    at_least = n_reached.view(-1, n_steps)[:-1].flip(1).cumsum(1).flip(1)
+    return _Overlaps(_frame_iou(given, asked, query), tube, at_least[:, 1:])
+
+
+def _frame_iou(given: _Layout, asked: _Layout, query: Tensor) -> Tensor:
+    first = torch.maximum(given.first[:-1], asked.first.index_select(0, query))
+    last = torch.minimum(given.last[:-1], asked.last.index_select(0, query))
+    return _ratio(
+        (last - first + 1).clamp(min=0).double(),
+        given.n_boxes[:-1].double(),
+        asked.n_boxes.index_select(0, query).double(),
     )
 
 
-class _FirstOfQuery:
-    """Keeps, in each column, the best-ranked True of each query."""
+class _Partners:
+    """The boxes asked for on the frames of given ones."""
 
     def __init__(
-        self, position: Tensor, query: Tensor, padding: Tensor, n_queries: int
+        self, targets: Tracks, area: Tensor, asked: _Layout, query: Tensor
     ) -> None:
-        self._position, self._query = position.unsqueeze(1), query.unsqueeze(1)
-        self._padding, self._n_queries = padding.unsqueeze(1), n_queries
+        query = F.pad(query, (0, 1), value=len(asked.first) - 1)  # of padding
+        self._slots = _Slots(*select(query, asked.first, asked.n_boxes, asked.start))
+        self._order, self._area = asked.order, area
+        # A box without area answers where nothing is asked for; any corners will do.
+        boxes = targets.boxes if len(targets.boxes) else targets.boxes.new_zeros(1, 4)
+        self._corners = boxes.unbind(1)
 
-    def __call__(self, hits: Tensor) -> Tensor:
-        nobody = len(hits)
-        claims = torch.where(hits & ~self._padding, self._position, nobody)
-        first = claims.new_full((self._n_queries + 1, hits.shape[1]), nobody)
-        query = self._query.expand_as(claims)
-        first = first.scatter_reduce(0, query, claims, "amin")
-        return (first.gather(0, query) == self._position) & (claims < nobody)
+    def shared_area(
+        self, boxes: Tensor, area: Tensor, frames: Tensor, owners: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Area shared with the partners of boxes, if both have any; area of these."""
+        partner = self._order.index_select(0, self._slots(owners, frames))
+        partner_area = self._area.index_select(0, partner)
+        partner = partner.clamp_(max=len(self._corners[0]) - 1)
+        x1, y1, x2, y2 = (c.index_select(0, partner).double() for c in self._corners)
+        width = _common(boxes[:, 0], boxes[:, 2], x1, x2)
+        height = _common(boxes[:, 1], boxes[:, 3], y1, y2)
+        have_area = (area > 0) & (partner_area > 0)
+        return torch.where(have_area, width.mul_(height), 0), partner_area
 
 
-def _levels(levels: tuple[float, ...], like: _Overlaps, tolerance: float) -> Tensor:
-    # Filled one by one: a copy from the host would wait for the device.
-    row = like.tube.new_empty(len(levels))
-    for place, level in enumerate(levels):
-        row[place].fill_(level - tolerance)
-    return row
+def _common(start: Tensor, end: Tensor, start_b: Tensor, end_b: Tensor) -> Tensor:
+    shared = torch.minimum(end, end_b).sub_(torch.maximum(start, start_b))
+    return shared.clamp_(min=0)
 
 
-def _sizes(targets: Tracks, n_queries: int) -> Tensor:
+def _areas(tracks: Tracks) -> Tensor:
+    """Area of each box and, at the end, 0."""
+    area = tracks.boxes.new_zeros(len(tracks.boxes) + 1, dtype=torch.float64)
+    for piece, (boxes, _, _) in _pieces(tracks, 0):
+        area[piece] = box_area(boxes)
+    return area
+
+
+def _first_of_query(
+    hits: Tensor, position: Tensor, query: Tensor, n_queries: int
+) -> Tensor:
+    """Keeps, in each column, the best-ranked True of each query."""
+    nobody = len(hits)
+    position, query = position.unsqueeze(1), query.unsqueeze(1).expand_as(hits)
+    claims = torch.where(hits, position, nobody)
+    first = claims.new_full((n_queries + 1, hits.shape[1]), nobody)
+    first.scatter_reduce_(0, query, claims, "amin")
+    return (first.gather(0, query) == position) & hits
+
+
+def _reached(overlap: Tensor, levels: tuple[float, ...], tolerance: float) -> Tensor:
+    # One by one: levels as a tensor would have to be sent to the device.
+    return torch.stack([overlap >= level - tolerance for level in levels], dim=1)
+
+
+def _sizes(targets: Tracks, area: Tensor, n_queries: int) -> Tensor:
     """Place in ``SIZE_BINS`` of each query, ``(n_queries,)``."""
-    area = targets.boxes.new_zeros(n_queries + 1)
-    area = area.scatter_reduce(0, targets.owners, box_area(targets.boxes), "amax")[:-1]
-    return sum((area >= limit).long() for limit in SIZE_LIMITS) + torch.zeros_like(
-        area, dtype=torch.long
-    )
+    largest = area.new_zeros(n_queries + 1)
+    for piece, (_, _, owners) in _pieces(targets, n_queries):
+        largest.scatter_reduce_(0, owners, area[piece], "amax")
+    sizes = torch.zeros_like(largest[:-1], dtype=torch.long)
+    for limit in SIZE_LIMITS:
+        sizes += largest[:-1] >= limit
+    return sizes
 
 
 def _count(sizes: Tensor, values: Tensor) -> Tensor:
@@ -398,21 +463,10 @@ def _count(sizes: Tensor, values: Tensor) -> Tensor:
     return empty.index_add_(0, sizes, values.long())
 
 
-def _sum_by(owners: Tensor, values: Tensor, n_owners: int) -> Tensor:
-    """Sum of ``values`` by owner; the padding, one owner more, is left out."""
-    empty = values.new_zeros((n_owners + 1, *values.shape[1:]))
-    return empty.index_add_(0, owners, values)[:-1]
-
-
 def _ratio(shared: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    union = a + b - shared
-    return torch.where(union > 0, shared / torch.where(union > 0, union, 1), 0)
-
-
-def _pick(values: Tensor, places: Tensor) -> Tensor:
-    """Rows of ``values``, zeros for places one past the end or in nothing at all."""
-    blank = values.new_zeros((1, *values.shape[1:]))
-    return torch.cat([values, blank]).index_select(0, places.clamp(max=len(values)))
+    union = (a + b).sub_(shared)
+    nothing = union <= 0
+    return (shared / union).masked_fill_(nothing, 0)
 
 
 def _range_like(order: Tensor) -> Tensor:

@@ -9,7 +9,11 @@ from avalanche.evaluation.metric_results import MetricValue
 
 from avalanche_vilco.evaluation.functional.recall import Budget
 from avalanche_vilco.evaluation.matrix import TaskMatrix, Weights
-from avalanche_vilco.evaluation.metrics.emission import MetricState
+from avalanche_vilco.evaluation.metrics.emission import (
+    MetricState,
+    start_anew,
+    values_of,
+)
 from avalanche_vilco.evaluation.metrics.recall import MomentRecall
 from avalanche_vilco.evaluation.metrics.strategy import (
     decoded,
@@ -88,6 +92,16 @@ class MomentTaskMatrix(PluginMetric[dict[str, TaskMatrix]]):
         """Matrix by recall name; empty before the first evaluation that counts."""
         return self._matrices
 
+    @property
+    def stream(self) -> str:
+        """Name of the stream that fills the matrices."""
+        return self._stream
+
+    @property
+    def weights(self) -> Weights:
+        """Weights of the tasks in both numbers."""
+        return self._weights
+
     def reset(self) -> None:
         """Forget the hits of the current experience; the matrices stay."""
         self._recall.reset()
@@ -123,7 +137,7 @@ class MomentTaskMatrix(PluginMetric[dict[str, TaskMatrix]]):
 
         :param strategy: strategy in its evaluation loop.
         """
-        self.reset()
+        start_anew(self._recall, strategy)
         cell = self._cell(strategy)
         if cell is not None:
             self._prepare(cell, strategy.experience.origin_stream)
@@ -191,9 +205,9 @@ class MomentTaskMatrix(PluginMetric[dict[str, TaskMatrix]]):
             for matrix in self._matrices.values():
                 matrix.leave_empty(row, column, f"{reason}experience {row}")
             return
-        values = self._recall.compute() if self._recall.update_called else {}
+        values = values_of(self._recall)
         for name, matrix in self._matrices.items():
-            value = values.get(name, math.nan)
+            value = values[name]
             if math.isnan(value):
                 matrix.exclude(column, f"experience {column} has no ground truth")
             else:

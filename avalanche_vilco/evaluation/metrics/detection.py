@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torchmetrics
 from avalanche.evaluation import PluginMetric
 from torch import Tensor
-from torchmetrics.utilities.data import dim_zero_cat
 
 from avalanche_vilco.evaluation.functional.checks import check_tiou
 from avalanche_vilco.evaluation.functional.detection import (
@@ -24,17 +22,20 @@ from avalanche_vilco.evaluation.functional.references import (
     counted_labels,
 )
 from avalanche_vilco.evaluation.metrics.emission import ExperienceValues, StreamValues
+from avalanche_vilco.evaluation.metrics.pooled import PooledMetric
+from avalanche_vilco.evaluation.metrics.rows import append_rows
 from avalanche_vilco.evaluation.metrics.strategy import (
     MomentPredictions,
     MomentTargets,
 )
 
 
-class MomentDetectionMAP(torchmetrics.Metric):
+class MomentDetectionMAP(PooledMetric):
     """Mean average precision of scored windows, for several thresholds at once.
 
     Windows are matched batch by batch; of each prediction its score, label and hits
-    stay on its device, of the ground truth its labels.
+    stay on its device, of the ground truth its labels. Padding does not, see
+    :func:`~avalanche_vilco.evaluation.metrics.rows.append_rows`.
 
     :param tiou: thresholds in (0, 1].
     :param reference: "ego4d" or "vilco" to reproduce that evaluator, None for our own
@@ -69,8 +70,10 @@ class MomentDetectionMAP(torchmetrics.Metric):
                 "detection_ap(..., reference='actionformer') gives it"
             )
         self.tiou, self.reference = tuple(tiou), reference
-        for state in ("scores", "labels", "hits", "target_labels"):
-            self.add_state(state, [], dist_reduce_fx="cat")
+        self.add_rows("scores", dtype=torch.float64)
+        self.add_rows("labels", dtype=torch.int32)
+        self.add_rows("hits", len(self.tiou), dtype=torch.bool)
+        self.add_rows("target_labels", dtype=torch.int32)
 
     def update(self, predictions: MomentPredictions, targets: MomentTargets) -> None:
         """Match a mini-batch.
@@ -87,17 +90,17 @@ class MomentDetectionMAP(torchmetrics.Metric):
             tiou=self.tiou,
             reference=self.reference,
         ).flatten(0, 1)
-        scores, labels = predictions.scores.flatten(), predictions.labels.flatten()
-        if labels.is_cpu:  # elsewhere the size would be waited for
-            kept = labels >= 0
-            scores, labels, hits = scores[kept], labels[kept], hits[kept]
         counted = counted_labels(
             targets.segments_sec, targets.labels, reference=self.reference
         )
-        self.scores.append(scores.detach().clone())
-        self.labels.append(labels.int())
-        self.hits.append(hits)
-        self.target_labels.append(counted.flatten().int())
+        asked = {"target_labels": counted.flatten().int()}
+        append_rows(self, asked, mark="target_labels")
+        rows = {
+            "scores": predictions.scores.detach().flatten().clone(),
+            "labels": predictions.labels.flatten().int(),
+            "hits": hits,
+        }
+        append_rows(self, rows, mark="labels")
 
     def compute(self) -> dict[str, float]:
         """mAP by name, all NaN if there was no ground truth.
@@ -105,10 +108,10 @@ class MomentDetectionMAP(torchmetrics.Metric):
         :return: floats in [0, 1].
         """
         ap = pooled_ap(
-            dim_zero_cat(self.scores),
-            dim_zero_cat(self.labels),
-            dim_zero_cat(self.hits),
-            dim_zero_cat(self.target_labels),
+            self.rows("scores"),
+            self.rows("labels"),
+            self.rows("hits"),
+            self.rows("target_labels"),
             reference=self.reference,
         )
         mean_ap = ap.mean_ap

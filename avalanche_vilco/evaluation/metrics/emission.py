@@ -1,7 +1,9 @@
 """Plugins that emit the values of a metric state, per experience or per stream."""
 
+import warnings
 from typing import Any, Protocol
 
+import torch
 from avalanche.evaluation import PluginMetric
 from avalanche.evaluation.metric_results import MetricValue
 
@@ -34,6 +36,38 @@ class MetricState(Protocol):
         """Forget what was added."""
 
 
+def start_anew(state: MetricState, strategy: Any) -> None:
+    """Empty a state and take it to where the strategy computes.
+
+    A process without batches sends its empty state from there.
+
+    :param state: what to empty.
+    :param strategy: strategy in its evaluation loop.
+    """
+    state.reset()
+    device = getattr(strategy, "device", None)
+    if device is not None and isinstance(state, torch.nn.Module):
+        state.to(device)
+
+
+def values_of(state: MetricState) -> dict[str, float]:
+    """Values of a state, NaN where nothing was added.
+
+    Every process computes, whether it had batches or not: the others wait for it.
+
+    :param state: what was filled.
+    :return: floats by name.
+    """
+    if state.update_called:
+        return state.compute()
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return dict.fromkeys(state.names, float("nan"))
+    with warnings.catch_warnings():
+        # torchmetrics warns that this process added nothing.
+        warnings.simplefilter("ignore", UserWarning)
+        return state.compute()
+
+
 class _StatePlugin(PluginMetric[dict[str, float]]):
     """What the two levels share: adding every evaluated mini-batch to the state."""
 
@@ -50,9 +84,7 @@ class _StatePlugin(PluginMetric[dict[str, float]]):
 
         :return: floats, NaN without ground truth.
         """
-        if not self._state.update_called:
-            return dict.fromkeys(self._state.names, float("nan"))
-        return self._state.compute()
+        return values_of(self._state)
 
     def after_eval_iteration(self, strategy: Any) -> None:
         """Add the current mini-batch.
@@ -74,7 +106,7 @@ class ExperienceValues(_StatePlugin):
 
         :param strategy: strategy in its evaluation loop.
         """
-        self.reset()
+        start_anew(self._state, strategy)
 
     def after_eval_exp(self, strategy: Any) -> list[MetricValue]:
         """Emit the values on the experience.
@@ -111,7 +143,7 @@ class StreamValues(_StatePlugin):
 
         :param strategy: strategy in its evaluation loop.
         """
-        self.reset()
+        start_anew(self._state, strategy)
         self._evaluated.clear()
 
     def after_eval_exp(self, strategy: Any) -> None:

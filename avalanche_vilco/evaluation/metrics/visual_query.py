@@ -7,13 +7,12 @@ on all queries, and ``tAP_small``, ``..._medium``, ``..._large`` by size of the 
 from typing import Any, Protocol
 
 import torch
-import torchmetrics
 from avalanche.evaluation import PluginMetric
 from torch import Tensor
-from torchmetrics.utilities.data import dim_zero_cat
 
 from avalanche_vilco.evaluation.functional.references import Reference, check_reference
 from avalanche_vilco.evaluation.functional.visual_query import (
+    AP_IOU,
     RECOVERY_IOU,
     SIZE_BINS,
     SUCCESS_IOU,
@@ -26,6 +25,8 @@ from avalanche_vilco.evaluation.functional.visual_query import (
     visual_query_hits,
 )
 from avalanche_vilco.evaluation.metrics.emission import ExperienceValues, StreamValues
+from avalanche_vilco.evaluation.metrics.pooled import PooledMetric
+from avalanche_vilco.evaluation.metrics.rows import append_rows
 
 _LISTS = ("scores", "sizes", "temporal", "tube")
 
@@ -58,7 +59,7 @@ class TrackPredictions(Protocol):
         """Query that each track answers, ``(P,)`` int64, -1 marks padding."""
 
 
-class VisualQueryMetrics(torchmetrics.Metric):
+class VisualQueryMetrics(PooledMetric):
     """tAP, stAP, success and recovery, on all queries and by size of the object.
 
     Tracks are compared batch by batch, and all tracks of a query belong to one batch;
@@ -77,8 +78,10 @@ class VisualQueryMetrics(torchmetrics.Metric):
         super().__init__(**kwargs)
         check_reference(reference)
         self.reference = reference
-        for name in _LISTS:
-            self.add_state(name, [], dist_reduce_fx="cat")
+        self.add_rows("scores", dtype=torch.float64)
+        self.add_rows("sizes", dtype=torch.int64)
+        self.add_rows("temporal", len(AP_IOU), dtype=torch.bool)
+        self.add_rows("tube", len(AP_IOU), dtype=torch.bool)
         n_sizes = len(SIZE_BINS)
         for name, shape in (
             ("n_queries", (n_sizes,)),
@@ -106,11 +109,11 @@ class VisualQueryMetrics(torchmetrics.Metric):
             targets.n_queries,
             reference=self.reference,
         )
-        for name, value in hits._asdict().items():
-            if name in _LISTS:
-                getattr(self, name).append(value.clone())
-            else:
-                setattr(self, name, getattr(self, name) + value)
+        values = hits._asdict()
+        rows = {name: values.pop(name).clone() for name in _LISTS}
+        append_rows(self, rows, mark="sizes")
+        for name, value in values.items():
+            setattr(self, name, getattr(self, name) + value)
 
     def compute(self) -> dict[str, float]:
         """Scores by name, NaN for sizes that no query has.
@@ -118,16 +121,26 @@ class VisualQueryMetrics(torchmetrics.Metric):
         :return: floats in [0, 1].
         :raises ValueError: if a track had gaps or repeated a frame.
         """
-        return flat_summary(self.by_size())
+        return flat_summary(self._by_size())
 
     def by_size(self) -> dict[str, VisualQueryScores]:
-        """All scores with the number of queries, by size.
+        """All scores with the number of queries, by size, of all processes together.
 
         :return: scores by "all", "small", "medium" and "large".
         :raises ValueError: if a track had gaps or repeated a frame.
         """
-        state = {name: getattr(self, name) for name in VisualQueryHits._fields}
-        state.update({name: dim_zero_cat(state[name]) for name in _LISTS})
+        with self.sync_context(
+            dist_sync_fn=self.dist_sync_fn,
+            should_sync=self.sync_on_compute and not self._is_synced,
+            should_unsync=not self._is_synced,
+        ):
+            return self._by_size()
+
+    def _by_size(self) -> dict[str, VisualQueryScores]:
+        state = {
+            name: self.rows(name) if name in _LISTS else getattr(self, name)
+            for name in VisualQueryHits._fields
+        }
         return pooled_visual_query_scores(
             VisualQueryHits(**state), reference=self.reference
         )

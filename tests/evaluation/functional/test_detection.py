@@ -256,6 +256,38 @@ def test_any_split_into_batches_gives_the_same_number(drawn, size):
     torch.testing.assert_close(got.ap, expected.ap)
 
 
+@given(clips, st.randoms(use_true_random=False))
+def test_the_order_of_predictions_changes_nothing_without_ties(drawn, random):
+    distinct = [
+        ([(s, e, n + 20 * place, label) for n, (s, e, _, label) in enumerate(row)], gt)
+        for place, (row, gt) in enumerate(drawn)
+    ]
+    shuffled = [(random.sample(row, len(row)), gt) for row, gt in distinct]
+    before = detection_map(*batch_of(*zip(*distinct, strict=True)))
+    after = detection_map(*batch_of(*zip(*shuffled, strict=True)))
+    torch.testing.assert_close(before, after, equal_nan=True, atol=0, rtol=0)
+
+
+@given(
+    clips,
+    st.integers(0, 3),
+    st.sampled_from([(700.0, 800.0), (9.0, 9.0), (9.0, 2.0), (0.0, math.inf)]),
+    score,
+    st.integers(0, 3),
+)
+def test_an_extra_prediction_that_hits_nothing_never_raises_map(
+    drawn, place, window, given_score, label
+):
+    place %= len(drawn)
+    row, targets = drawn[place]
+    extra = (*window, given_score, label)
+    more = [*drawn[:place], ([extra, *row], targets), *drawn[place + 1 :]]
+    before = detection_map(*batch_of(*zip(*drawn, strict=True)))
+    after = detection_map(*batch_of(*zip(*more, strict=True)))
+    assert ((after <= before + 1e-12) | before.isnan()).all()
+    assert (after.isnan() == before.isnan()).all()
+
+
 def mean_ap(predictions, targets, **options):
     return detection_map(*batch_of(predictions, targets), **options).tolist()
 

@@ -291,3 +291,105 @@ def test_the_fixed_shape_form_for_gpus_finds_the_same_windows(drawn, budget, ref
         patch.setattr(module, "_first_rank_pairs", module._first_rank_padded)
         dense = recall_hits(*arguments, reference=reference, **options)
     assert torch.equal(sparse, dense)
+
+
+def distinct(drawn):
+    """The same clips with scores that do not tie."""
+    return [
+        ([(s, e, 1.0 - n / 64, label) for n, (s, e, _, label) in enumerate(row)], gt)
+        for row, gt in drawn
+    ]
+
+
+@given(clips, budgets, st.randoms(use_true_random=False))
+def test_the_order_of_predictions_and_windows_changes_nothing(drawn, budget, random):
+    drawn = distinct(drawn)
+    shuffled = [
+        (random.sample(row, len(row)), random.sample(gt, len(gt))) for row, gt in drawn
+    ]
+    options = {"k": (1, 2, 5), "budget": budget}
+    before = moment_recall(*batch_of(*zip(*drawn, strict=True)), **options)
+    after = moment_recall(*batch_of(*zip(*shuffled, strict=True)), **options)
+    torch.testing.assert_close(before, after, equal_nan=True, atol=0, rtol=0)
+
+
+@given(clips, budgets, st.sampled_from([0.25, 3.0, 1024.0]))
+def test_the_unit_of_time_changes_nothing(drawn, budget, factor):
+    segments, scores, labels, targets, target_labels = batch_of(
+        *zip(*drawn, strict=True)
+    )
+    options = {"tiou": (0.1, 0.3, 0.5, 1.0), "budget": budget}
+    before = recall_hits(segments, scores, labels, targets, target_labels, **options)
+    after = recall_hits(
+        segments * factor, scores, labels, targets * factor, target_labels, **options
+    )
+    assert torch.equal(before, after)
+
+
+@given(clips, st.integers(0, 3), scored_window)
+def test_an_extra_prediction_with_a_lower_score_never_raises_recall_at_1(
+    drawn, place, extra
+):
+    """It is one too many where the label was answered before."""
+    place %= len(drawn)
+    row, targets = drawn[place]
+    lowest = min((item[2] for item in row if item[3] == extra[3]), default=None)
+    if lowest is None:
+        return
+    worse = (*extra[:2], lowest / 2, extra[3])
+    more = [*drawn[:place], ([worse, *row], targets), *drawn[place + 1 :]]
+    options = {"k": (1,), "tiou": (0.1, 0.5), "budget": "fixed"}
+    before = recall_hits(*batch_of(*zip(*drawn, strict=True)), **options)
+    after = recall_hits(*batch_of(*zip(*more, strict=True)), **options)
+    assert torch.equal(before, after)
+
+
+nothing = st.sampled_from(
+    [(700.0, 800.0), (9.0, 9.0), (9.0, 2.0), (0.0, math.inf), (math.nan, 9.0)]
+)
+
+
+@given(clips, budgets, st.integers(0, 3), nothing, score, st.integers(0, 3))
+def test_an_extra_prediction_that_finds_nothing_never_raises_recall(
+    drawn, budget, place, window, given_score, label
+):
+    place %= len(drawn)
+    row, targets = drawn[place]
+    extra = (*window, given_score, label)
+    more = [*drawn[:place], ([extra, *row], targets), *drawn[place + 1 :]]
+    options = {"k": (1, 5), "tiou": (0.1, 0.5), "budget": budget}
+    before = moment_recall(*batch_of(*zip(*drawn, strict=True)), **options)
+    after = moment_recall(*batch_of(*zip(*more, strict=True)), **options)
+    assert ((after <= before) | before.isnan()).all()
+    assert (after.isnan() == before.isnan()).all()
+
+
+def test_infinite_scores_rank_first_and_last():
+    hit, miss = (0.0, 10.0), (50.0, 60.0)
+    for wrong, expected in ((math.inf, 0.0), (-math.inf, 1.0)):
+        arguments = batch_of([[(*miss, wrong, 0), (*hit, 0.5, 0)]], [[(0.0, 10.0, 0)]])
+        assert moment_recall(*arguments, k=(1,), tiou=(0.5,)).item() == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
+def test_scores_and_windows_of_any_type_count_alike(dtype):
+    predictions = [[(0.0, 8.0, 1.0, 0), (16.0, 32.0, 3.0, 0), (40.0, 48.0, -2.0, 1)]]
+    arguments = batch_of(predictions, [[(16.0, 32.0, 0), (40.0, 44.0, 1)]])
+    segments, scores, labels, targets, target_labels = arguments
+    expected = moment_recall(*arguments)
+    got = moment_recall(
+        segments.to(dtype),
+        scores.to(dtype),
+        labels.int(),
+        targets.to(dtype),
+        target_labels,
+    )
+    assert torch.equal(got, expected) and expected[0].tolist() == [1.0, 1.0]
+
+
+def test_tensors_of_several_devices_are_refused():
+    segments, *rest = batch_of([[(0.0, 1.0, 0.5, 0)]], [[(0.0, 1.0, 0)]])
+    with pytest.raises(
+        ValueError, match="segments on the device of target_labels, cpu"
+    ):
+        recall_hits(segments.to("meta"), *rest)

@@ -106,7 +106,7 @@ def test_every_oracle_case_is_matched_or_left_out_for_a_stated_reason(shared_dir
 def test_files_give_the_printed_numbers_of_the_official_script(shared_dir, case):
     folder = shared_dir / "oracles/vq2d_file"
     tracks = read_tracks(folder / f"{case}_gt.json", folder / f"{case}_pred.json")
-    got = visual_query_scores(*tracks, reference="ego4d")["all"].summary()
+    got = visual_query_scores(*tracks.tracks, reference="ego4d")["all"].summary()
     lines = [
         ("tAP", got["tAP"]),
         ("tAP @ IoU=0.25", got["tAP25"]),
@@ -181,8 +181,10 @@ def test_ties_in_a_query_go_to_the_first_and_in_ego4d_to_the_last():
 
 
 def test_a_score_that_is_not_a_number_comes_last():
-    predictions = [[answer(math.nan, 50, 4), answer(-3.0, 0, 4)]]
-    summary = scores_of([asked_track(0, 4)], predictions)["all"].summary()
+    predictions = [[answer(0.0, 50, 4), answer(0.0, 0, 4)]]
+    tracks = tracks_of([asked_track(0, 4)], predictions)
+    tracks = tracks._replace(scores=torch.tensor([math.nan, -3.0]))
+    summary = visual_query_scores(*tracks)["all"].summary()
     assert summary["tAP"] == summary["success"] == 1
 
 
@@ -301,3 +303,66 @@ def test_answer_to_an_unknown_query_is_refused_not_scored():
                 asked,
                 n_queries=1,
             )
+
+
+track = st.tuples(st.integers(0, 12), st.integers(1, 6), st.sampled_from([40, 50, 60]))
+query = st.tuples(track, st.lists(track, max_size=3))
+several = st.lists(query, min_size=1, max_size=5)
+
+
+def built(drawn, *, shift=0, factor=1.0):
+    """Targets and answers; earlier tracks have higher scores."""
+    targets = [
+        [
+            {**box, "width": box["width"] * factor, "height": box["height"] * factor}
+            for box in asked_track(first + shift, n, float(size))
+        ]
+        for (first, n, size), _ in drawn
+    ]
+    n_tracks = 0
+    predictions = []
+    for _, tracks in drawn:
+        predictions.append([])
+        for first, n, size in tracks:
+            n_tracks += 1
+            track = answer(1.0 / n_tracks, first + shift, n, size=size * factor)
+            predictions[-1].append(track)
+    return targets, predictions
+
+
+@given(several, st.randoms(use_true_random=False))
+def test_the_order_of_queries_and_tracks_changes_nothing_without_ties(drawn, random):
+    targets, predictions = built(drawn)
+    before = flat_summary(scores_of(targets, predictions))
+    pairs = list(zip(targets, predictions, strict=True))
+    pairs = [
+        (random.sample(asked, len(asked)), random.sample(tracks, len(tracks)))
+        for asked, tracks in random.sample(pairs, len(pairs))
+    ]
+    after = flat_summary(scores_of(*map(list, zip(*pairs, strict=True))))
+    assert after == pytest.approx(before, nan_ok=True)
+
+
+@given(several, st.integers(-20, 500), st.sampled_from([0.5, 4.0]))
+def test_a_shift_in_time_and_the_size_of_pixels_change_nothing(drawn, shift, factor):
+    before = scores_of(*built(drawn))["all"]
+    assert scores_of(*built(drawn, shift=shift, factor=factor))["all"] == before
+
+
+@given(several, st.integers(0, 4), st.sampled_from([2.0, 0.0]))
+def test_an_extra_track_that_hits_nothing_never_raises_a_score(drawn, place, score):
+    targets, predictions = built(drawn)
+    before = scores_of(targets, predictions)["all"].summary()
+    predictions[place % len(drawn)].append(answer(score, 900, 3))
+    after = scores_of(targets, predictions)["all"].summary()
+    assert all(after[name] <= value + 1e-12 for name, value in before.items())
+    assert not any(map(math.isnan, after.values()))
+
+
+def test_infinite_scores_rank_first_and_last():
+    asked, predictions = [asked_track(0, 4)], [[answer(0.0, 50, 4), answer(0.5, 0, 4)]]
+    tracks = tracks_of(asked, predictions)
+    for wrong, expected in ((math.inf, 0.0), (-math.inf, 1.0)):
+        scores = torch.tensor([wrong, 0.5])
+        got = visual_query_scores(*tracks._replace(scores=scores))["all"]
+        assert got.success[0] == expected

@@ -6,6 +6,7 @@ from pathlib import Path
 # Avalanche refuses to be imported in a second process of a running group, so the
 # imports come first.
 SCRIPT = """
+from datetime import timedelta
 from types import SimpleNamespace
 
 import torch
@@ -13,7 +14,8 @@ import torch.distributed as dist
 
 from avalanche_vilco.evaluation.functional import Tracks
 from avalanche_vilco.evaluation.metrics import (
-    MomentDetectionMAP, MomentRecall, VisualQueryMetrics,
+    ExperienceValues, MomentDetectionMAP, MomentRecall, MomentTaskMatrix, StreamValues,
+    VisualQueryMetrics,
 )
 
 torch.set_num_threads(1)
@@ -44,27 +46,100 @@ def tracks(query):
     return SimpleNamespace(**predictions), SimpleNamespace(tracks=asked, n_queries=1)
 
 
-predictions, targets = moments(30), moments(6)
-dist.init_process_group("gloo")
-mine = range(dist.get_rank(), N_CLIPS, 2)
-for kind in (MomentDetectionMAP, MomentRecall, VisualQueryMetrics):
-    together, alone = kind(), kind(sync_on_compute=False)
-    for metric, part in ((together, mine), (alone, range(N_CLIPS))):
-        for clip in part:
-            if kind is VisualQueryMetrics:
-                metric.update(*tracks(clip))
-            else:
-                one = slice(clip, clip + 1)
-                metric.update(clips(predictions, one), clips(targets, one))
-    expected, got = alone.compute(), together.compute()
+def batch(kind, clip):
+    if kind is VisualQueryMetrics:
+        return tracks(clip)
+    one = slice(clip, clip + 1)
+    return clips(predictions, one), clips(targets, one)
+
+
+def equal(got, expected):
+    assert got.keys() == expected.keys()
     for name, value in expected.items():
         assert got[name] == value or value != value, (name, got[name], value)
+
+
+class Stream(list):
+    name = "test"
+
+
+class Decoder:
+    def decode(self, output, targets):
+        return output
+
+
+def evaluated(plugin, batches):
+    # What a plugin emits in an evaluation of one experience after training it.
+    stream = Stream()
+    stream.append(
+        SimpleNamespace(current_experience=0, origin_stream=stream, task_labels=[0])
+    )
+    strategy = SimpleNamespace(
+        model=Decoder(),
+        experience=stream[0],
+        device=torch.device("cpu"),
+        clock=SimpleNamespace(train_iterations=0),
+    )
+    emitted = {}
+
+    def call(callback):
+        for value in getattr(plugin, callback)(strategy) or []:
+            emitted[value.name] = value.value
+
+    call("before_training_exp")
+    call("before_eval")
+    call("before_eval_exp")
+    for strategy.mb_output, strategy.mb_y in batches:
+        call("after_eval_iteration")
+    call("after_eval_exp")
+    call("after_eval")
+    return emitted
+
+
+predictions, targets = moments(30), moments(6)
+KINDS = MomentDetectionMAP, MomentRecall, VisualQueryMetrics
+PLUGINS = ExperienceValues, StreamValues, lambda state, _: MomentTaskMatrix(state)
+whole = range(N_CLIPS)
+
+# One process first: the plugins notice when there are several.
+alone = {kind: kind() for kind in KINDS}
+for kind, metric in alone.items():
+    for clip in whole:
+        metric.update(*batch(kind, clip))
+values = {kind: metric.compute() for kind, metric in alone.items()}
+sizes = alone[VisualQueryMetrics].by_size()
+emitted = [
+    [evaluated(make(kind(), ""), [batch(kind, c) for c in whole]) for make in PLUGINS]
+    for kind in KINDS
+]
+
+dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+rank = dist.get_rank()
+SPLITS = (
+    range(rank, N_CLIPS, 2),  # an odd number of clips
+    whole if rank == 0 else range(0),  # none in the second process
+    whole if rank == 1 else range(0),
+)
+for mine in SPLITS:
+    for kind in KINDS:
+        metric = kind()
+        for clip in mine:
+            metric.update(*batch(kind, clip))
+        equal(metric.compute(), values[kind])
+        metric._computed = None
+        equal(metric.compute(), values[kind])  # the states are as before
+        if kind is VisualQueryMetrics:
+            assert str(metric.by_size()) == str(sizes)
+    for kind, of_kind in zip(KINDS, emitted):
+        for make, expected in zip(PLUGINS, of_kind):
+            equal(evaluated(make(kind(), ""), [batch(kind, c) for c in mine]), expected)
 dist.destroy_process_group()
 print("equal")
 """
 
 
-def test_two_processes_with_an_odd_number_of_clips_equal_one(tmp_path):
+def test_any_share_of_the_clips_between_two_processes_equals_one_process(tmp_path):
+    """Shares are odd, or everything in one of them and nothing in the other."""
     script = tmp_path / "compare.py"
     script.write_text(SCRIPT)
     root = Path(__file__).resolve().parents[3]

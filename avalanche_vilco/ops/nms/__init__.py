@@ -1,0 +1,24 @@
+"""Non-maximum suppression of scored windows: hard, linear, Gaussian, voting.
+
+:func:`soft_nms` and :func:`hard_nms` take a batch of clips and return tensors of a
+fixed size; :func:`batched_nms` takes one clip and returns what it kept, as the
+function of that name in the public code does.
+
+All of them always take the highest remaining score over all labels of a clip.
+Suppression never raises a score, so ``max_segments`` such picks are the best
+``max_segments`` of a run to the end, label by label: the cost grows with the number
+of windows kept, not with the square of the number of candidates. Three loops pick the
+same windows: one in numba (``avalanche-vilco[fast]``) takes one pick at a time; one in
+NumPy takes the next pick of every label that may still count; one in torch, for other
+devices than the CPU, takes a pick of every clip and never waits for the device.
+
+Lengths are ``end - start + 1e-6`` in float32, as in the compiled NMS of the public
+code.
+"""
+
+from avalanche_vilco.ops.nms.backends import Backend
+from avalanche_vilco.ops.nms.one_clip import KeptSegments, batched_nms
+from avalanche_vilco.ops.nms.padded import hard_nms, soft_nms
+from avalanche_vilco.ops.nms.rule import Method
+
+__all__ = ["Backend", "KeptSegments", "Method", "batched_nms", "hard_nms", "soft_nms"]
