@@ -19,8 +19,8 @@ from torch import nn
 
 from avalanche_vilco.benchmarks.query_incremental import QueryIncrementalBenchmark
 from avalanche_vilco.benchmarks.quirks import DATA_QUIRKS, ReferenceQuirks
-from avalanche_vilco.benchmarks.vilco_mq import vilco_mq
-from avalanche_vilco.evaluation.functional.recall import Budget
+from avalanche_vilco.cli.settings import BENCHMARKS, MODELS, BenchmarkSettings
+from avalanche_vilco.data.files import write_atomically
 from avalanche_vilco.evaluation.matrix import TaskMatrix
 from avalanche_vilco.evaluation.metrics.continual import (
     MomentTaskMatrix,
@@ -28,7 +28,6 @@ from avalanche_vilco.evaluation.metrics.continual import (
 )
 from avalanche_vilco.evaluation.metrics.detection import MomentDetectionMAP
 from avalanche_vilco.evaluation.metrics.recall import MomentRecall, recall_metrics
-from avalanche_vilco.models.build import vilco_mq_base, vilco_mq_tiny
 from avalanche_vilco.models.losses import MomentLoss
 from avalanche_vilco.reports.memory import memory_figures
 from avalanche_vilco.reports.results import (
@@ -36,25 +35,22 @@ from avalanche_vilco.reports.results import (
     summary,
     versions,
     weights_hash,
-    write_atomically,
     write_results,
 )
 from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpoint
 from avalanche_vilco.training.plugins.best_checkpoint import BestCheckpointPlugin
 from avalanche_vilco.training.plugins.progress import ProgressPlugin
-from avalanche_vilco.training.registry import Recipe, find_recipe, look_up
+from avalanche_vilco.training.registry import (
+    Recipe,
+    check_channels,
+    find_recipe,
+    look_up,
+)
 from avalanche_vilco.training.scoring import chance_level
 
-BENCHMARKS: Mapping[str, Callable[..., QueryIncrementalBenchmark]] = {
-    "vilco_mq": vilco_mq
-}
-MODELS: Mapping[str, Callable[..., nn.Module]] = {
-    "vilco_mq_tiny": vilco_mq_tiny,
-    "vilco_mq_base": vilco_mq_base,
-}
 TOP_K = (1, 5)
 TIOU = (0.3, 0.5)
-BUDGETS: tuple[Budget, ...] = ("per_gt", "fixed")
+CHECKPOINT_FILE = "checkpoint.pkl"
 
 
 @dataclass(frozen=True)
@@ -90,12 +86,12 @@ def run(
     strategy: str = "naive",
     seed: int = 0,
     *,
-    model: str = "vilco_mq_tiny",
-    epochs: int = 7,
-    batch_size: int = 8,
-    eval_batch_size: int = 16,
-    learning_rate: float = 2e-3,
-    weight_decay: float = 1e-2,
+    model: str | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    eval_batch_size: int | None = None,
+    learning_rate: float | None = None,
+    weight_decay: float | None = None,
     device: str = "auto",
     num_workers: int = 0,
     benchmark_options: Mapping[str, Any] | None = None,
@@ -109,21 +105,24 @@ def run(
     """Train on each experience in turn, evaluate the whole test stream after each,
     and write results.
 
-    The defaults are those of the embedded default data.
+    What is None is the benchmark's, see ``cli.settings.BENCHMARKS``: it suits the
+    embedded default data.
 
     :param benchmark: name in :data:`BENCHMARKS`.
     :param strategy: name in ``training.registry.RECIPES``.
     :param seed: of weights, order of samples and dropout; the data stays as it is.
-    :param model: name in :data:`MODELS`.
-    :param epochs: passes over each experience.
-    :param batch_size: clips of a training batch (replay adds as many from memory).
-    :param eval_batch_size: clips of an evaluation batch.
+    :param model: name in :data:`MODELS`; the lower bound takes its ``_lower`` variant.
+    :param epochs: passes over each experience; the bounds make ``epochs_factor`` times
+        as many over all experiences.
+    :param batch_size: samples of a training batch (replay adds as many from memory).
+    :param eval_batch_size: samples of an evaluation batch.
     :param learning_rate: of AdamW, constant.
     :param weight_decay: of AdamW.
     :param device: ``"auto"`` is the GPU if there is one.
     :param num_workers: loader processes; do not change results.
     :param benchmark_options: arguments of the benchmark.
-    :param strategy_options: the method's own options, over the registry's.
+    :param strategy_options: the method's own options, over the benchmark's and the
+        registry's; None is one of these.
     :param quirks: parts of the public recipe, by name, with the reference protocol
         only: see ``benchmarks.quirks.QUIRKS``; ``"all"`` stands for all that concern
         the strategy.
@@ -136,10 +135,22 @@ def run(
     :param echo: prints a line.
     :return: the content of ``results.json``.
     :raises ValueError: a name is unknown, a quirk does not go with the protocol or
-        the strategy, or the folder holds another run.
+        the strategy, the strategy has nothing to act on, or the folder holds another
+        run.
     """
     recipe = find_recipe(strategy)
-    options = _known_options(strategy, recipe, strategy_options or {})
+    home: BenchmarkSettings = look_up("benchmark", benchmark, BENCHMARKS)
+    wished = {
+        "model": model,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "eval_batch_size": eval_batch_size,
+        "learning_rate": learning_rate,
+        "weight_decay": weight_decay,
+    }
+    size = replace(home.defaults, **_known(wished))
+    model = size.model.removesuffix(recipe.model_variant) + recipe.model_variant
+    options = _options(strategy, recipe, home, strategy_options or {})
     data_options = dict(benchmark_options or {})
     names = [quirks] if isinstance(quirks, str) else list(quirks or ())
     named = data_options.pop("quirks", ())
@@ -149,35 +160,45 @@ def run(
         options["unit"] = chosen.memory_unit
     if own := [name for name in chosen.names if name in DATA_QUIRKS]:
         data_options["quirks"] = own
+    if recipe.is_narrated and options["ssl_weight"]:
+        data_options.setdefault("narrations", True)
     config = RunConfig(
         benchmark,
         strategy,
         seed,
         model,
-        epochs,
-        batch_size,
-        eval_batch_size,
-        learning_rate,
-        weight_decay,
-        _device(device),
+        size.epochs,
+        size.batch_size,
+        size.eval_batch_size,
+        size.learning_rate,
+        size.weight_decay,
+        usable_device(device),
         num_workers,
         {key: _plain(value) for key, value in data_options.items()},
         options,
         list(chosen.names),
         chosen.selection,
     )
-    make_benchmark = look_up("benchmark", benchmark, BENCHMARKS)
     make_model = look_up("model", model, MODELS)
     folder = Path(output or Path("outputs", benchmark, strategy, f"seed{seed}"))
-    stream = make_benchmark(**data_options)
+    _check_benchmark_quirks(benchmark, home, chosen)
+    stream = home.build(**data_options)
     _check_quirks(chosen, options, stream)
+    check_channels(strategy, recipe, stream.moments["train"].n_queries)
     echo(str(stream.report))
     work = _Run(config, recipe, stream, make_model, folder, chosen)
-    return work.finish(work.train(resume, echo), echo)
+    try:
+        return work.finish(work.train(resume, echo), echo)
+    finally:
+        work.close_logs()
 
 
-def _known_options(
-    name: str, recipe: Recipe, given: Mapping[str, Any]
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _options(
+    name: str, recipe: Recipe, home: BenchmarkSettings, given: Mapping[str, Any]
 ) -> dict[str, Any]:
     unknown = sorted(set(given) - set(recipe.options))
     if unknown:
@@ -185,7 +206,11 @@ def _known_options(
             f"strategy {name!r} has no option {unknown}; it takes "
             f"{sorted(recipe.options) or 'none'}"
         )
-    return {**recipe.options, **given}
+    return {
+        **recipe.options,
+        **home.strategy_options.get(name, {}),
+        **_known(given),
+    }
 
 
 def _chosen_quirks(
@@ -205,6 +230,16 @@ def _chosen_quirks(
     )
 
 
+def _check_benchmark_quirks(
+    name: str, home: BenchmarkSettings, quirks: ReferenceQuirks
+) -> None:
+    if quirks.names and not home.has_quirks:
+        raise ValueError(
+            f"the quirks {list(quirks.names)} are of the public code of moment "
+            f"queries: benchmark {name!r} has none"
+        )
+
+
 def _check_quirks(
     quirks: ReferenceQuirks,
     options: Mapping[str, Any],
@@ -219,7 +254,8 @@ def _check_quirks(
         )
 
 
-def _device(wanted: str) -> str:
+def usable_device(wanted: str) -> str:
+    """Name of a device; ``"auto"`` is the GPU if there is one."""
     if wanted != "auto":
         return wanted
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -250,42 +286,49 @@ class _Run:
     ) -> None:
         RNGManager.set_random_seeds(config.seed)
         self.config = config
+        self.home: BenchmarkSettings = BENCHMARKS[config.benchmark]
         self.recipe = recipe
         self.benchmark = benchmark
         self.folder = folder
         self.quirks = quirks
         self.weights = quirks.weights(benchmark.info["queries_per_experience"])
-        self.checkpoint = folder / "checkpoint.pkl"
+        self.checkpoint = folder / CHECKPOINT_FILE
         folder.mkdir(parents=True, exist_ok=True)
         self.model = make_model(
             feature_dim=benchmark.info["feature_dim"], text_dim=benchmark.text_dim
         )
         self.initial_weights = weights_hash(self.model)
-        self.strategy = self._build_strategy()
+        self.strategy = build_strategy(
+            config, recipe, self.model, quirks, self._evaluator()
+        )
+        self.strategy.plugins.append(ProgressPlugin(self.n_steps))
         self.seconds: list[dict[str, float]] = []
 
-    def _build_strategy(self) -> Any:
-        config = self.config
-        optimizer = torch.optim.AdamW(
-            self.model.parameters(),
-            lr=config.learning_rate,
-            weight_decay=config.weight_decay,
-            foreach=True,
+    def _evaluator(self) -> EvaluationPlugin:
+        metrics: list[Any] = []
+        for budget in self.home.budgets:
+            options: dict[str, Any] = {"k": TOP_K, "tiou": TIOU, "budget": budget}
+            metrics += recall_metrics(experience=True, stream=True, **options)
+            metrics += task_matrix_metrics(
+                weights=self.weights, future=self.home.future, **options
+            )
+        log = (self.folder / "log.txt").open("a", encoding="utf-8", buffering=1)
+        return EvaluationPlugin(
+            *metrics,
+            loss_metrics(epoch=True, experience=True, stream=True),
+            loggers=[TensorboardLogger(self.folder / "tensorboard"), TextLogger(log)],
         )
-        strategy = self.recipe.build(
-            model=self.model,
-            optimizer=optimizer,
-            criterion=MomentLoss(negatives=self.quirks.negatives),
-            train_mb_size=config.batch_size,
-            train_epochs=config.epochs,
-            eval_mb_size=config.eval_batch_size,
-            device=torch.device(config.device),
-            plugins=_selection_plugins(self.quirks.selection),
-            evaluator=_evaluator(self.folder, self.weights),
-            **config.strategy_options,
-        )
-        strategy.plugins.append(ProgressPlugin(self.benchmark.n_experiences))
-        return strategy
+
+    @property
+    def n_steps(self) -> int:
+        """How often the strategy trains."""
+        return 1 if self.recipe.is_joint else self.benchmark.n_experiences
+
+    def close_logs(self) -> None:
+        """Close the files that the evaluator's loggers write."""
+        for logger in self.strategy.evaluator.loggers:
+            if isinstance(logger, TextLogger):
+                logger.file.close()
 
     def train(self, resume: bool, echo: Callable[[str], None]) -> Any:
         """Train and evaluate, experience by experience."""
@@ -334,6 +377,8 @@ class _Run:
         if not (self._progress_file.is_file() and self.checkpoint.is_file()):
             echo(f"nothing to resume in {self.folder}: starting anew")
             return 0
+        # The loaded strategy opens its own.
+        self.close_logs()
         self.strategy, done = load_checkpoint(self.strategy, self.checkpoint)
         self.model = self.strategy.model
         self.seconds = self._stored_progress()["seconds"][:done]
@@ -372,12 +417,14 @@ class _Run:
 
     def _progress(self, number: int) -> str:
         took = self.seconds[-1]
-        matrix = self.matrices()["Recall@1x_tIoU0.5"]
-        average = matrix.average(weights=self.weights)
+        name = self.home.main_metric
+        average = self.matrices()[name].average(weights=self.weights)
+        words = name.replace("Recall", "R").replace("_tIoU", " at tIoU ")
+        everything = " (all experiences)" if self.recipe.is_joint else ""
         return (
-            f"experience {number + 1}/{self.benchmark.n_experiences}: "
+            f"experience {number + 1}/{self.n_steps}{everything}: "
             f"trained in {took['train']:.1f} s, evaluated in {took['eval']:.1f} s, "
-            f"average R@1x at tIoU 0.5 {100 * average:.1f} %"
+            f"average {words} {100 * average:.1f} %"
         )
 
     def matrices(self) -> dict[str, TaskMatrix]:
@@ -399,12 +446,14 @@ class _Run:
             "data": self.benchmark.report.to_dict(),
             "initial_weights_sha256": self.initial_weights,
             "final_weights_sha256": weights_hash(strategy.model),
+            "main_metric": self.home.main_metric,
             "scores": self._scores(matrices),
             "quirks": self.quirks.effects,
             "averages": self.quirks.averages,
             "selection": self._selection(strategy),
             "matrices": {name: m.to_dict() for name, m in matrices.items()},
             "memory": memory_figures(strategy, self.benchmark).to_dict(),
+            "train_epochs": self.strategy.train_epochs,
             "seconds": self.seconds,
         }
         write_results(self.folder, results, matrices)
@@ -419,7 +468,9 @@ class _Run:
         return {"by": self.quirks.selection, "epochs": list(chosen)}
 
     def _scores(self, matrices: Mapping[str, TaskMatrix]) -> dict[str, Any]:
-        recalls = [MomentRecall(k=TOP_K, tiou=TIOU, budget=b) for b in BUDGETS]
+        recalls = [
+            MomentRecall(k=TOP_K, tiou=TIOU, budget=b) for b in self.home.budgets
+        ]
         chance = chance_level(
             self.strategy.model,
             self.benchmark,
@@ -431,15 +482,58 @@ class _Run:
         )
         return {
             name: {
-                "average": _known(matrix.average(weights=self.weights)),
-                "bwf": _known(matrix.backward_forgetting(weights=self.weights)),
-                "chance": _known(chance[name]),
+                "average": _defined(matrix.average(weights=self.weights)),
+                "bwf": _defined(matrix.backward_forgetting(weights=self.weights)),
+                "chance": _defined(chance[name]),
             }
             for name, matrix in matrices.items()
         }
 
 
-def _known(value: float) -> float | None:
+def build_strategy(
+    config: RunConfig,
+    recipe: Recipe,
+    model: nn.Module,
+    quirks: ReferenceQuirks,
+    evaluator: EvaluationPlugin,
+) -> Any:
+    """The strategy of a run, untrained.
+
+    :param config: of the run.
+    :param recipe: of its strategy.
+    :param model: to train.
+    :param quirks: of the run.
+    :param evaluator: metrics and loggers.
+    """
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=config.learning_rate,
+        weight_decay=config.weight_decay,
+        foreach=True,
+    )
+    return recipe.build(
+        model=model,
+        optimizer=optimizer,
+        criterion=MomentLoss(negatives=quirks.negatives),
+        train_mb_size=config.batch_size,
+        train_epochs=config.epochs * recipe.epochs_factor,
+        eval_mb_size=config.eval_batch_size,
+        device=torch.device(config.device),
+        plugins=_selection_plugins(quirks.selection),
+        evaluator=evaluator,
+        **config.strategy_options,
+        **_own_seed(config, recipe),
+    )
+
+
+def _own_seed(config: RunConfig, recipe: Recipe) -> dict[str, int]:
+    """The run's seed, for methods that draw by themselves."""
+    if config.strategy_options.get("unit") == "class_slots":
+        return {"memory_seed": config.seed}
+    return {recipe.seed_argument: config.seed} if recipe.seed_argument else {}
+
+
+def _defined(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
@@ -450,18 +544,12 @@ def _selection_plugins(selection: str) -> list[BestCheckpointPlugin]:
     return [BestCheckpointPlugin("valid")] if selection == "best_on_valid" else []
 
 
-def _evaluator(folder: Path, weights: Sequence[float]) -> EvaluationPlugin:
-    metrics: list[Any] = []
-    for budget in BUDGETS:
-        options: dict[str, Any] = {"k": TOP_K, "tiou": TIOU, "budget": budget}
-        metrics += recall_metrics(experience=True, stream=True, **options)
-        metrics += task_matrix_metrics(weights=weights, **options)
-    log = (folder / "log.txt").open("a", encoding="utf-8", buffering=1)
-    return EvaluationPlugin(
-        *metrics,
-        loss_metrics(epoch=True, experience=True, stream=True),
-        loggers=[TensorboardLogger(folder / "tensorboard"), TextLogger(log)],
-    )
-
-
-__all__: Sequence[str] = ["BENCHMARKS", "MODELS", "RunConfig", "run"]
+__all__: Sequence[str] = [
+    "BENCHMARKS",
+    "CHECKPOINT_FILE",
+    "MODELS",
+    "RunConfig",
+    "build_strategy",
+    "run",
+    "usable_device",
+]

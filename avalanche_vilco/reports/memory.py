@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from avalanche_vilco.benchmarks.query_incremental import QueryIncrementalBenchmark
 from avalanche_vilco.data.batch import ClipBatch, MomentTargets
+from avalanche_vilco.data.moments import MomentDataset
+from avalanche_vilco.data.nlq import QueryDataset
 
 FLOAT32_BYTES = 4
 
@@ -30,7 +32,8 @@ class MemoryFigures:
     share_of_training_samples: float
     """Samples kept over samples of the train stream, in [0, 1]."""
     exemplar_bytes: int
-    """Features of the clips kept, float32, whether kept by reference or copied."""
+    """Features of the clips kept, and of the questions asked of them, float32, whether
+    kept by reference or copied."""
     auxiliary_bytes: int
     """Tensors of the plugins: importances, old weights, teachers..."""
 
@@ -39,13 +42,10 @@ class MemoryFigures:
         return asdict(self)
 
 
-_Key = tuple[str, tuple[int, ...]]
-"""A training sample: its clip and the queries asked of it."""
-
-
 @dataclass
 class _Found:
-    samples: set[_Key] = field(default_factory=set)
+    samples: set[int] = field(default_factory=set)
+    """Positions in the train stream."""
     auxiliary_bytes: int = 0
 
 
@@ -58,9 +58,9 @@ def memory_figures(
     :param benchmark: that it was trained on.
     """
     train = benchmark.moments["train"]
-    found = _search(strategy, [(s.clip.clip_id, s.asked) for s in train.samples])
-    kept = {clip_id for clip_id, _ in found.samples}
-    clips = {s.clip.clip_id: s.clip for s in train.samples if s.clip.clip_id in kept}
+    found = _search(strategy)
+    kept = sorted(found.samples)
+    clips = {train.samples[i].clip.clip_id: train.samples[i].clip for i in kept}
     scale = train.store.time_scale
     steps = sum(
         clip.duration_sec * clip.features_per_sec * scale(name)
@@ -71,14 +71,22 @@ def memory_figures(
         clips=len(clips),
         hours=sum(c.duration_sec for c in clips.values()) / 3600,
         share_of_training_samples=len(found.samples) / len(train),
-        exemplar_bytes=round(steps) * train.store.width * FLOAT32_BYTES,
+        exemplar_bytes=FLOAT32_BYTES
+        * (round(steps) * train.store.width + _question_numbers(train, kept)),
         auxiliary_bytes=found.auxiliary_bytes,
     )
 
 
-def _search(strategy: Any, samples: Sequence[_Key]) -> _Found:
+def _question_numbers(train: MomentDataset, kept: Iterable[int]) -> int:
+    """Numbers of the token features of samples' own questions."""
+    if not isinstance(train, QueryDataset):
+        return 0
+    ids = [train.samples[i].query.query_id for i in kept]
+    return sum(train.tokens.read(query_id).numel() for query_id in ids)
+
+
+def _search(strategy: Any) -> _Found:
     found = _Found()
-    asked_with = {channel: asked for _, asked in samples for channel in asked}
     roots = [p for p in strategy.plugins if not isinstance(p, EvaluationPlugin)]
     # Cumulative and JointTraining keep data on the strategy itself.
     roots += [getattr(strategy, name, None) for name in ("dataset", "_experiences")]
@@ -86,20 +94,12 @@ def _search(strategy: Any, samples: Sequence[_Key]) -> _Found:
     own.update(id(p) for p in strategy.model.parameters())
     for thing in _walk(roots, own):
         if isinstance(thing, AvalancheDataset):
-            found.samples.update(_stored(thing, asked_with))
+            found.samples.update(thing.positions if len(thing) else ())
         elif isinstance(thing, MomentTargets):
-            found.samples.update(samples[i] for i in thing.sample.tolist())
+            found.samples.update(thing.sample.tolist())
         elif isinstance(thing, Tensor):
             found.auxiliary_bytes += thing.numel() * thing.element_size()
     return found
-
-
-def _stored(
-    data: AvalancheDataset, asked_with: Mapping[int, tuple[int, ...]]
-) -> Iterator[_Key]:
-    if len(data):
-        for clip_id, head in zip(data.clip_ids, data.targets, strict=True):
-            yield clip_id, asked_with[head]
 
 
 def _walk(roots: list[Any], seen: set[int]) -> Iterator[Any]:

@@ -6,7 +6,6 @@ import csv
 import hashlib
 import io
 import json
-import os
 import platform
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +16,7 @@ import torch
 from torch import nn
 
 import avalanche_vilco
+from avalanche_vilco.data.files import write_atomically
 from avalanche_vilco.evaluation.matrix import TaskMatrix
 
 RESULTS_VERSION = 1
@@ -46,14 +46,6 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "not installed as a package"
     return {**found, "torch_threads": str(torch.get_num_threads())}
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the old content or the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".part")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
 
 
 def write_results(
@@ -89,8 +81,9 @@ def matrices_csv(matrices: Mapping[str, TaskMatrix]) -> str:
 def summary(results: Mapping[str, Any], matrices: Mapping[str, TaskMatrix]) -> str:
     """The end of a run for the terminal: matrix, numbers, memory and what the
     numbers may be compared with."""
-    lines = [f"\n{MAIN_METRIC}, {results['config']['strategy']}"]
-    lines.append(matrices[MAIN_METRIC].to_text())
+    main = str(results.get("main_metric", MAIN_METRIC))
+    lines = [f"\n{main}, {results['config']['strategy']}"]
+    lines.append(matrices[main].to_text())
     head = f"\n{'after the last experience, in %':<36}"
     lines.append(head + f"{'P_T':>9}{'BwF_T':>9}{'chance':>9}")
     for name, row in results["scores"].items():

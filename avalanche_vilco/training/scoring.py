@@ -11,9 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from avalanche_vilco.benchmarks.query_incremental import QueryIncrementalBenchmark
-from avalanche_vilco.data.batch import collate_moments
 from avalanche_vilco.data.features import ShuffledFeatures
-from avalanche_vilco.data.moments import MomentDataset, MomentSample
+from avalanche_vilco.data.moments import MomentDataset
 from avalanche_vilco.evaluation.metrics.recall import MomentRecall
 
 
@@ -37,7 +36,7 @@ def recall_of(
     model.eval()
     for recall in recalls:
         recall.reset()
-    loader = DataLoader(dataset, batch_size=batch_size, collate_fn=collate_moments)
+    loader = DataLoader(dataset, batch_size=batch_size, collate_fn=dataset.collate_fn)
     for inputs, targets in loader:
         targets = targets.to(device)
         predictions = model.decode(model(inputs.to(device)), targets)
@@ -64,7 +63,7 @@ def chance_level(
     features say nothing about their clip.
 
     :param model: after its last experience.
-    :param benchmark: from ``vilco_mq``.
+    :param benchmark: with a stream ``test``.
     :param recalls: metrics of the wanted values.
     :param seed: of the shuffle.
     :param averages: ``"plain"``, or ``"cumulative"`` to weigh an experience by the
@@ -78,13 +77,10 @@ def chance_level(
     if len(set(clips)) < 2:
         return {name: math.nan for recall in recalls for name in recall.names}
     store = ShuffledFeatures(whole.store, clips, seed)
-    experiences = _by_experience(whole.samples)
-    scores = [
-        recall_of(model, MomentDataset(own, store, whole.n_queries), recalls, **options)
-        for own in experiences
-    ]
-    # Channels count up in the order of learning.
-    seen = [max(own[0].asked) + 1 for own in experiences]
+    experiences = [e for e in benchmark.test_stream if len(e.dataset)]
+    parts = [whole.subset(e.dataset.positions, store=store) for e in experiences]
+    scores = [recall_of(model, part, recalls, **options) for part in parts]
+    seen = [len(experience.classes_seen_so_far) for experience in experiences]
     weights = seen if averages == "cumulative" else [1] * len(seen)
     return {
         name: _mean_known([score[name] for score in scores], weights)
@@ -97,10 +93,3 @@ def _mean_known(values: Sequence[float], weights: Sequence[float]) -> float:
     known = [(value, weight) for value, weight in pairs if not math.isnan(value)]
     total = sum(weight for _, weight in known)
     return sum(v * w for v, w in known) / total if known else math.nan
-
-
-def _by_experience(samples: Sequence[MomentSample]) -> list[list[MomentSample]]:
-    groups: dict[tuple[int, ...], list[MomentSample]] = {}
-    for sample in samples:
-        groups.setdefault(sample.asked, []).append(sample)
-    return list(groups.values())

@@ -12,25 +12,14 @@ import yaml
 
 from avalanche_vilco.cli import main as cli
 from avalanche_vilco.cli.run import run
-from avalanche_vilco.data.mini import generate_mini_mq
 from avalanche_vilco.training.registry import RECIPES
 
 PACKAGE = Path(cli.__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return generate_mini_mq(
-        tmp_path_factory.mktemp("data") / "mq",
-        n_train=20,
-        n_val=10,
-        n_test=2,
-        group_size=2,
-        min_train_clips=2,
-        min_val_clips=1,
-        clip_sec=(40.0, 60.0),
-        median_window_sec=4.0,
-    )
+def root(mq_root: Path) -> Path:
+    return mq_root
 
 
 def small_run(root: Path, folder: Path, **options):
@@ -98,6 +87,52 @@ def test_memory_counts_the_samples_that_replay_keeps(replay, root: Path) -> None
     assert 5 * 40 / 3600 <= memory["hours"] <= 5 * 60 / 3600
     # 40 to 60 s at 0.46875 features a second, 32 float32 channels
     assert 5 * 18 * 128 <= memory["exemplar_bytes"] <= 5 * 29 * 128
+
+
+def test_log_is_closed_after_the_run(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from avalanche_vilco.cli import run as module
+
+    loggers, make = [], module.TextLogger
+
+    class Recorded(make):
+        def __init__(self, file) -> None:
+            super().__init__(file)
+            loggers.append(self)
+
+    monkeypatch.setattr(module, "TextLogger", Recorded)
+    small_run(root, tmp_path)
+    assert [logger.file.closed for logger in loggers] == [True]
+    assert (tmp_path / "log.txt").read_text().count("End of training phase") == 5
+
+
+@pytest.mark.parametrize("unit", ["class_slots", "samples"])
+def test_seed_of_the_run_draws_class_slots(
+    unit: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from avalanche_vilco.training import supervised
+
+    seeds, make = [], supervised.ClassSlotBuffer
+
+    def record(max_size: int, *, seed: int):
+        seeds.append(seed)
+        return make(max_size, seed=seed)
+
+    monkeypatch.setattr(supervised, "ClassSlotBuffer", record)
+    options = {"dataset_root": root, "protocol": "reference", "n_experiences": 1}
+    results = run(
+        "vilco_mq",
+        "replay",
+        seed=3,
+        epochs=1,
+        output=tmp_path,
+        benchmark_options=options,
+        strategy_options={"unit": unit, "mem_size": 10},
+        echo=lambda line: None,
+    )
+    assert seeds == ([3] if unit == "class_slots" else [])
+    assert set(results["config"]["strategy_options"]) == {"mem_size", "unit"}
 
 
 def test_naive_keeps_nothing(root: Path, tmp_path: Path) -> None:
@@ -202,7 +237,12 @@ def test_memory_of_joint_counts_a_clip_once_for_each_experience_that_asks_it(
 
 
 def test_joint_fills_the_last_row_only(root: Path, tmp_path: Path) -> None:
-    results = small_run(root, tmp_path, strategy="joint")
+    lines: list[str] = []
+    results = small_run(root, tmp_path, strategy="joint", echo=lines.append)
+    done = [line for line in lines if line.startswith("experience ")]
+    assert [line.partition(":")[0] for line in done] == [
+        "experience 1/1 (all experiences)"
+    ]
     rows = results["matrices"]["Recall@1x_tIoU0.5"]["p"]
     assert all(value is None for row in rows[:-1] for value in row)
     assert all(value is not None for value in rows[-1])
@@ -214,7 +254,7 @@ def test_joint_fills_the_last_row_only(root: Path, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"strategy": "repley"}, "Did you mean replay"),
-        ({"model": "vilco_mq_huge"}, "Available: vilco_mq_base, vilco_mq_tiny"),
+        ({"model": "vilco_mq_huge"}, "Available: vilco_mq_base, vilco_mq_base_lower"),
         ({"strategy_options": {"mem_size": 3}}, "'naive' has no option"),
     ],
 )

@@ -17,6 +17,7 @@ from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpo
 from avalanche_vilco.training.plugins.agem import MomentAGEMPlugin
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
+    "ViLCo": {"mem_size": 6, "ssl_weight": 0.1, "n_prompts": 4, "top_n": 2},
     "ViLCoNaive": {},
     "ViLCoCumulative": {},
     "ViLCoReplay": {"mem_size": 6},
@@ -24,6 +25,9 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "ViLCoMAS": {},
     "ViLCoSynapticIntelligence": {"si_lambda": 1e4},
     "ViLCoLwF": {"alpha": 1, "temperature": 2},
+    "ViLCoICaRL": {"mem_size": 6, "nearest_mean": True},
+    "ViLCoBiC": {"mem_size": 10, "val_share": 0.4},
+    "ViLCoDenseDistillation": {},
     "ViLCoGEM": {"patterns_per_exp": 4},
     "ViLCoAGEM": {"patterns_per_exp": 4, "sample_size": 4},
     "ViLCoCWRStar": {},

@@ -288,6 +288,20 @@ def evaluation(run: Run) -> None:
     assert len(values) > len(run.experiences)
 
 
+def held_out(run: Run) -> None:
+    (plugin,) = (p for p in run.strategy.plugins if hasattr(p, "held_out"))
+    aside = set(plugin.held_out.buffer.clip_ids)
+    assert aside
+    assert not aside & set().union(*(run.seen(e) for e in range(3)))
+
+
+def correction(run: Run) -> None:
+    (plugin,) = (p for p in run.strategy.plugins if hasattr(p, "bias_layers"))
+    layers = list(plugin.bias_layers)
+    assert [layer.clss.tolist() for layer in layers] == [[3], [4, 5]]
+    assert all(abs(float(layer.beta)) > 1e-3 for layer in layers)
+
+
 EVIDENCE: Mapping[str, Callable[[Run], None]] = {
     "own samples": own_samples,
     "all samples": all_samples,
@@ -296,6 +310,8 @@ EVIDENCE: Mapping[str, Callable[[Run], None]] = {
     "rehearsal": rehearsal,
     "penalty": penalty,
     "projection": projection,
+    "held out": held_out,
+    "correction": correction,
     "frozen weights": frozen_weights,
     "reset weights": reset_weights,
     "reset head": reset_head,

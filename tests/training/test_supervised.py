@@ -23,6 +23,7 @@ from avalanche_vilco.training import supervised
 from avalanche_vilco.training.templates import BatchObjectMixin, moment_evaluator
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "ViLCo": {"mem_size": 6, "ssl_weight": 0.0},
     "ViLCoNaive": {},
     "ViLCoCumulative": {},
     "ViLCoJoint": {},
@@ -31,6 +32,9 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "ViLCoMAS": {"lambda_reg": 1.0, "alpha": 0.5, "verbose": False},
     "ViLCoSynapticIntelligence": {"si_lambda": [1.0, 2.0], "eps": 1e-7},
     "ViLCoLwF": {"alpha": [1, 1, 1], "temperature": 2},
+    "ViLCoICaRL": {"mem_size": 6, "distillation_weight": 2.0, "nearest_mean": True},
+    "ViLCoBiC": {"mem_size": 10, "val_share": 0.4, "distillation_weight": 2.0},
+    "ViLCoDenseDistillation": {"weight": 2.0, "regression_weight": 3.0},
     "ViLCoGEM": {"patterns_per_exp": 2, "memory_strength": 0.5},
     "ViLCoAGEM": {"patterns_per_exp": 2, "sample_size": 4},
     "ViLCoCWRStar": {"cwr_layer_name": "heads.cls"},
@@ -41,8 +45,16 @@ STOCK = {"ViLCoJoint": "JointTraining", "ViLCoFromScratch": "FromScratchTraining
 Parts = Callable[..., dict[str, Any]]
 
 
-def stock_of(name: str) -> Any:
-    return getattr(stock, STOCK.get(name, name.removeprefix("ViLCo")))
+OURS = {"ViLCo", "ViLCoICaRL", "ViLCoBiC", "ViLCoDenseDistillation"}
+"""Strategies that Avalanche has none of, or none of the same arguments."""
+
+
+def and_stock(name: str) -> list[Any]:
+    """Our class, and the stock one that takes the same arguments."""
+    ours = getattr(supervised, name)
+    if name in OURS:
+        return [ours]
+    return [ours, getattr(stock, STOCK.get(name, name.removeprefix("ViLCo")))]
 
 
 def every_strategy() -> Any:
@@ -69,7 +81,12 @@ def unpack_as_the_development_head_does(self: Any) -> None:
 
 
 def test_options_above_cover_every_strategy() -> None:
-    assert set(OPTIONS) == {n for n in vars(supervised) if n.startswith("ViLCo")}
+    own = {
+        name
+        for name, value in vars(supervised).items()
+        if inspect.isclass(value) and issubclass(value, BatchObjectMixin)
+    }
+    assert set(OPTIONS) == own - {"BatchObjectMixin"}
 
 
 @every_strategy()
@@ -108,8 +125,10 @@ def test_takes_the_arguments_of_stock_without_a_warning(
         "plugins": [SupervisedPlugin()],
         "eval_every": 1,
     }
-    accepted = inspect.signature(stock_of(name).__init__).parameters
+    accepted = inspect.signature(and_stock(name)[-1].__init__).parameters
     options = {**parts(), **common, **OPTIONS[name]}
+    if name in OURS:
+        accepted = {**accepted, **inspect.signature(stock.Naive.__init__).parameters}
     for option in set(OPTIONS[name]) | set(common):
         assert option in accepted
     with warnings.catch_warnings():
@@ -148,7 +167,7 @@ def test_no_evaluator_means_none(parts: Parts) -> None:
 
 @every_strategy()
 def test_unknown_argument_is_refused_by_name(name: str, parts: Parts) -> None:
-    for cls in (getattr(supervised, name), stock_of(name)):
+    for cls in and_stock(name):
         options = {**OPTIONS[name], "batchsize": 3}
         with pytest.raises(TypeError, match="unexpected keyword argument: batchsize"):
             cls(**parts(), **options)
@@ -160,7 +179,7 @@ def test_positional_arguments_are_taken_with_the_warning_of_stock(
 ) -> None:
     options = parts()
     first = [options.pop(key) for key in ("model", "optimizer", "criterion")]
-    for cls in (getattr(supervised, name), stock_of(name)):
+    for cls in and_stock(name):
         with pytest.warns(Warning, match="accept named") as caught:
             strategy = cls(*first, **options, **OPTIONS[name])
         assert strategy.model is first[0]

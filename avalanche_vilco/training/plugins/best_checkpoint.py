@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-import torch
 from avalanche.training.plugins import SupervisedPlugin
-from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch import Tensor
 
 from avalanche_vilco.evaluation.metrics.recall import MomentRecall
+from avalanche_vilco.training.passes import evaluating, unseeded_loader
 
 
 class MomentScore(Protocol):
@@ -112,7 +110,7 @@ class BestCheckpointPlugin(SupervisedPlugin):
         return [e for e in self._stream(strategy)[: last + 1] if len(e.dataset)]
 
     def _score(self, strategy: Any) -> float:
-        with _evaluating(strategy.model):
+        with evaluating(strategy.model):
             scores = [
                 self._score_on(experience.dataset, strategy)
                 for experience in self._experiences(strategy)
@@ -121,7 +119,7 @@ class BestCheckpointPlugin(SupervisedPlugin):
 
     def _score_on(self, dataset: Any, strategy: Any) -> float:
         self.metric.reset()
-        for inputs, targets, *_ in _loader(dataset, strategy.eval_mb_size):
+        for inputs, targets, *_ in unseeded_loader(dataset, strategy.eval_mb_size):
             inputs, targets = inputs.to(strategy.device), targets.to(strategy.device)
             predictions = strategy.model.decode(strategy.model(inputs), targets)
             self.metric.update(predictions, targets)
@@ -135,29 +133,6 @@ def _trained(strategy: Any) -> list[Any]:
     parts of one."""
     experiences = getattr(strategy, "_experiences", None) or [strategy.experience]
     return [getattr(e, "origin_experience", None) or e for e in experiences]
-
-
-def _loader(dataset: Any, batch_size: int) -> DataLoader[Any]:
-    return DataLoader(
-        dataset.eval(),
-        batch_size=batch_size,
-        collate_fn=dataset.collate_fn,
-        # Iterating a loader draws a seed for its workers, with or without any.
-        generator=torch.Generator(),
-    )
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        # One by one: a plugin may hold a part in evaluation mode.
-        for module, mode in modes.items():
-            module.training = mode
 
 
 def _mean(values: Sequence[float]) -> float:

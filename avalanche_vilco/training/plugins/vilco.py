@@ -46,7 +46,8 @@ class ViLCoPlugin(SupervisedPlugin):
     :param n_prompts: prompts m.
     :param prompt_length: tokens L of a prompt.
     :param top_n: prompts N of a query.
-    :param prompt_mode: ``"replace"`` or ``"prepend"``, see ``PromptMemory``.
+    :param prompt_mode: ``"replace"`` or ``"prepend"``, see ``PromptMemory``. Language
+        queries take ``"prepend"`` alone.
     :param temperature: of the contrastive loss, > 0.
     :param bank_size: sentences of earlier experiences kept as negatives.
     :param narration_dropout: share of a sentence's channels hidden at each step, in
@@ -112,11 +113,20 @@ class ViLCoPlugin(SupervisedPlugin):
         """Give the model its parts, before its parameters go to the optimizer."""
         model, experience = strategy.model, getattr(strategy, "experience", None)
         if self.long_term and model.prompt_memory is None:
+            self._check_mode(model)
             first = model.query_embeddings(experience)
             install_prompts(model, first, seed=self.seed, **self.prompt_options)
         if self.ssl_weight and not hasattr(model, "narration_aligner"):
             width = _narrations(experience).width
             install_aligner(model, width, seed=self.seed)
+
+    def _check_mode(self, model: Any) -> None:
+        mode = self.prompt_options["mode"]
+        if mode == "replace" and getattr(model, "needs_words", False):
+            raise ValueError(
+                "expected prompt_mode 'prepend' but got 'replace': each clip comes "
+                "with a question of its own, whose words prompts alone cannot carry"
+            )
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Mix exemplars into the batches."""

@@ -119,3 +119,20 @@ def test_kept_weights_are_copies() -> None:
         loop.model.weight += 1.0
     assert plugin.ewc_data[0]["weight"].data.tolist() == [0.0]
     assert plugin.syn_data["old_theta"]["weight"].data.tolist() == [0.0]
+
+
+def test_all_that_is_kept_lies_on_the_models_device_even_if_it_grows() -> None:
+    # Tensors of this device and of the CPU do not mix.
+    plugin, loop = MomentSynapticIntelligencePlugin(1.0), Loop()
+    loop.device = torch.device("meta")
+    loop.model.to(loop.device)
+    for n_rows in (1, 3):
+        loop.model.weight = nn.Parameter(torch.zeros(n_rows, device=loop.device))
+        plugin.before_training_exp(loop)
+        plugin.before_training_iteration(loop)
+        loop.model.weight.grad = torch.ones(n_rows, device=loop.device)
+        plugin.after_training_iteration(loop)
+        plugin.after_training_exp(loop)
+    kept = [*plugin.ewc_data, plugin.syn_data["trajectory"]]
+    assert {part["weight"].data.device.type for part in kept} == {"meta"}
+    assert {len(part["weight"].data) for part in kept} == {3}

@@ -1,0 +1,168 @@
+"""Plots over methods and seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from avalanche_vilco.reports.methods import (
+    Interval,
+    Method,
+    Number,
+    Setting,
+    over_seeds,
+)
+from avalanche_vilco.reports.results import MAIN_METRIC
+from avalanche_vilco.reports.tables import setting_title
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES = (".png", ".pdf", ".svg")
+_PANELS: tuple[tuple[Number, str], ...] = (
+    ("average", "P_T in %, more is better"),
+    ("bwf", "BwF_T in %, positive is forgetting"),
+)
+
+
+def plot_scores(
+    settings: Sequence[Setting],
+    path: Path,
+    metric: str = MAIN_METRIC,
+    interval: Interval = "t",
+) -> None:
+    """P_T and BwF_T of each method with intervals and the single seeds, a row of
+    panels for each setting, methods grouped by what they may keep.
+
+    :param settings: what to show.
+    :param path: PNG, PDF or SVG to write.
+    :param metric: that all have.
+    :param interval: of the mean over seeds.
+    """
+    from matplotlib.figure import Figure
+
+    heights = [_n_lines(setting) for setting in settings]
+    figure = Figure(
+        figsize=(11, 1.6 * len(settings) + 0.3 * sum(heights)), layout="constrained"
+    )
+    grid = figure.subplots(len(settings), 2, squeeze=False, height_ratios=heights)
+    for setting, panels in zip(settings, grid, strict=True):
+        for panel, (number, words) in zip(panels, _PANELS, strict=True):
+            _draw_scores(panel, setting, metric, number, interval)
+            panel.set_xlabel(f"{metric}: {words}")
+        panels[1].set_yticklabels([])
+        figure_title = _wrapped(setting_title(setting), 70)
+        panels[0].set_title(figure_title, fontsize=8, loc="left")
+    figure.savefig(path, dpi=110, bbox_inches="tight")
+
+
+def _n_lines(setting: Setting) -> int:
+    return len(setting.methods) + len(setting.by_capacity())
+
+
+def _wrapped(text: str, width: int) -> str:
+    import textwrap
+
+    return "\n".join(textwrap.wrap(text, width))
+
+
+def _draw_scores(
+    panel: Axes, setting: Setting, metric: str, number: Number, interval: Interval
+) -> None:
+    labels, line = [], 0
+    for capacity, methods in setting.by_capacity().items():
+        labels.append((line, f"may keep {capacity.words}", "bold"))
+        for offset, method in enumerate(methods, start=1):
+            labels.append((line + offset, method.label, "normal"))
+            _draw_method(panel, line + offset, method, metric, number, interval)
+        line += len(methods) + 1
+    panel.set_yticks([place for place, _, _ in labels], [w for _, w, _ in labels])
+    for tick, (_, _, weight) in zip(panel.get_yticklabels(), labels, strict=True):
+        tick.set_fontweight(weight)
+    panel.set_ylim(line - 0.5, -0.5)
+    panel.axvline(0, color="0.7", linewidth=0.8)
+    panel.grid(axis="x", color="0.9")
+
+
+def _draw_method(
+    panel: Axes,
+    line: int,
+    method: Method,
+    metric: str,
+    number: Number,
+    interval: Interval,
+) -> None:
+    values = method.values(metric, number)
+    found = over_seeds(values, interval)
+    if found is None:
+        panel.text(0, line, " not defined", va="center", color="0.5", fontsize=8)
+        return
+    if not math.isnan(found.low):
+        panel.plot([found.low, found.high], [line, line], color="C0", linewidth=2)
+    panel.plot(found.mean, line, "o", color="C0")
+    seeds = [100 * value for value in values if value is not None]
+    panel.plot(seeds, [line] * len(seeds), "|", color="0.4", markersize=9)
+
+
+def plot_matrices(
+    settings: Sequence[Setting], path: Path, metric: str = MAIN_METRIC
+) -> None:
+    """Task matrices side by side, mean over seeds, in percent; a row of panels for
+    each setting.
+
+    :param settings: what to show.
+    :param path: PNG, PDF or SVG to write.
+    :param metric: that all have.
+    """
+    from matplotlib.figure import Figure
+
+    width = max(len(setting.methods) for setting in settings)
+    size = (3.1 * width, 3.4 * len(settings))
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(len(settings), width, squeeze=False)
+    for setting, panels in zip(settings, grid, strict=True):
+        for panel in panels[len(setting.methods) :]:
+            panel.set_axis_off()
+        for panel, method in zip(panels, setting.methods, strict=False):
+            _draw_matrix(panel, method, metric)
+        panels[0].set_ylabel("after training on experience")
+    figure.savefig(path, dpi=110, bbox_inches="tight")
+
+
+def _draw_matrix(panel: Axes, method: Method, metric: str) -> None:
+    mean = 100 * np.mean([run.matrix(metric).values for run in method.runs], axis=0)
+    panel.imshow(mean, cmap="viridis", vmin=0, vmax=60)
+    for (i, j), value in _filled(mean):
+        colour = "black" if value > 40 else "white"
+        panel.text(j, i, f"{value:.0f}", ha="center", va="center", color=colour)
+    average, forgotten = (
+        _mean_and_spread(method, metric, number) for number, _ in _PANELS
+    )
+    panel.set_title(
+        f"{method.label}, {method.capacity.words}\nP {average}, BwF {forgotten}",
+        fontsize=9,
+    )
+    panel.set_xlabel("evaluated on experience")
+    panel.set_xticks(range(len(mean)))
+    panel.set_yticks(range(len(mean)))
+
+
+def _mean_and_spread(method: Method, metric: str, number: Number) -> str:
+    found = over_seeds(method.values(metric, number))
+    if found is None:
+        return "-"
+    spread = "" if math.isnan(found.std) else f" ± {found.std:.1f}"
+    return f"{found.mean:.1f}{spread}"
+
+
+def _filled(matrix: Any) -> list[tuple[tuple[int, int], float]]:
+    return [
+        ((i, j), float(value))
+        for i, row in enumerate(matrix)
+        for j, value in enumerate(row)
+        if value == value
+    ]

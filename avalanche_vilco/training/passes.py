@@ -1,0 +1,44 @@
+"""Passes over data beside the training loop, which leave no trace on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+def unseeded_loader(
+    dataset: Any, batch_size: int, num_workers: int = 0
+) -> DataLoader[Any]:
+    """Samples in order, with the evaluation transforms; draws no random number.
+
+    :param dataset: Avalanche dataset.
+    :param batch_size: samples of a batch.
+    :param num_workers: loader processes.
+    """
+    return DataLoader(
+        dataset.eval(),
+        batch_size=batch_size,
+        collate_fn=dataset.collate_fn,
+        num_workers=num_workers,
+        # Iterating a loader draws a seed for its workers, with or without any.
+        generator=torch.Generator(),
+    )
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Have a model in evaluation mode and without gradients for a while."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        # One by one: a plugin may hold a part in evaluation mode.
+        for module, mode in modes.items():
+            module.training = mode

@@ -1,0 +1,146 @@
+"""The grid of the paper's tables: what it would run, runs, skips and refuses."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from avalanche_vilco.reports.published import read_published
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "vilco_mq"
+
+
+@pytest.fixture
+def grid(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script, running its jobs in this process."""
+    spec = importlib.util.spec_from_file_location("vilco_mq_grid", FOLDER / "grid.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+
+    def work_off(jobs, n_workers: int) -> list[str]:
+        for job in jobs:
+            print(f"{job.words}: {module.work(job)}")
+        return []
+
+    monkeypatch.setattr(module, "work_off", work_off)
+    return module
+
+
+@pytest.fixture
+def small(mq_root: Path, tmp_path: Path) -> list[str]:
+    """Arguments of the smallest grid, on data that stand in for Ego4D."""
+    return [
+        *("--data", "ego4d", "--root", str(mq_root), "--output", str(tmp_path / "out")),
+        *("--model", "vilco_mq_tiny", "--epochs", "1", "--mem-size", "4"),
+        *("--seeds", "0"),
+    ]
+
+
+def test_every_published_row_is_run_by_exactly_one_row(grid: ModuleType) -> None:
+    rows = {row.name: row for row in grid.ROWS}
+    assert len(rows) == len(grid.ROWS)
+    for line in read_published(FOLDER / "paper.csv"):
+        switches = dict(s.split("=") for s in line.switches.split(";") if s)
+        found = [
+            name
+            for name in grid.PAPER_TABLES[line.table]
+            if rows[name].strategy == line.strategy
+            and (rows[name].order is not None) == (line.order == "random")
+            and max(1, len(rows[name].features)) == line.features
+            and all(
+                bool(rows[name].options.get(option, True)) == (word == "on")
+                for option, word in switches.items()
+            )
+        ]
+        assert len(found) == 1, line
+
+
+def test_every_strategy_of_the_grid_has_a_recipe(grid: ModuleType) -> None:
+    from avalanche_vilco.training.registry import find_recipe
+
+    for row in grid.ROWS:
+        recipe = find_recipe(row.strategy)
+        given = {*row.options, *({"mem_size"} if row.has_memory else ())}
+        assert given <= set(recipe.options), row
+
+
+def test_paper_settings_are_those_of_table_8(grid: ModuleType, tmp_path: Path) -> None:
+    options = grid.parse(["--data", "ego4d", "--root", str(tmp_path)])
+    row = next(row for row in grid.ROWS if row.name == "vilco_3_features")
+    settings, _ = grid.settings_of(row, 2, options)
+    wanted = {"epochs": 15, "batch_size": 2, "learning_rate": 1e-4}
+    assert settings.items() >= {**wanted, "weight_decay": 0.05}.items()
+    assert settings["strategy_options"]["mem_size"] == 1010
+    names = ["features", "features_internvideo", "features_slowfast"]
+    folders = [str(tmp_path / name) for name in names]
+    assert settings["benchmark_options"]["features"] == folders
+
+
+def test_real_data_need_a_root(
+    grid: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        grid.main(["--data", "ego4d"])
+    assert "not shipped" in capsys.readouterr().err
+
+
+def test_runs_are_made_once_and_fail_the_grid_if_they_start_unequal(
+    grid: ModuleType, small: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*small, "--tables", "6", "--rows", "naive", "vilco_without_ssl"]
+    assert grid.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "naive seed 0: experience 5/5" in printed
+    output = Path(small[small.index("--output") + 1])
+    table = (output / "table6.md").read_text()
+    assert "initial weights: equal for all methods" in table
+    assert "Table 6 of the paper" in table and "NOT COMPARABLE" in table
+    assert (output / "table6.png").is_file()
+    assert (output / "table6_matrices.png").is_file()
+    stored = json.loads((output / "vilco_without_ssl/seed0/results.json").read_text())
+    assert stored["config"]["strategy_options"]["mem_size"] == 4
+
+    assert grid.main(arguments) == 0
+    again = capsys.readouterr().out
+    assert "2 of 2 runs are there already" in again
+    assert "experience" not in again.split("there already")[1]
+
+    assert grid.main([*arguments, "--epochs", "2", "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert "0 of 2 runs are there already" in listed
+    assert listed.count("to run: ") == 2
+
+    stored["initial_weights_sha256"] = "0" * 64
+    file = output / "vilco_without_ssl/seed0/results.json"
+    file.write_text(json.dumps(stored))
+    assert grid.main(arguments) == 1
+    assert "FAILED initial weights differ" in capsys.readouterr().err
+
+
+def test_equal_bytes_take_the_size_from_what_another_row_keeps(
+    grid: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from types import SimpleNamespace
+
+    from avalanche_vilco.reports import runs
+
+    memory = SimpleNamespace(samples=64, exemplar_bytes=6400, auxiliary_bytes=1700)
+    run = SimpleNamespace(results=SimpleNamespace(memory=memory))
+    monkeypatch.setattr(runs, "read_run", lambda folder: run)
+    options = grid.parse(["--output", str(tmp_path), "--seeds", "3", "4"])
+    row = next(row for row in grid.ROWS if row.name == "replay_bytes_of_vilco")
+    settings, problem = grid.settings_of(row, 4, options)
+    assert (settings["strategy_options"]["mem_size"], problem) == (81, "")
+
+
+def test_row_that_needs_another_says_so(
+    grid: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--tables", "2", "--rows", "replay_bytes_of_vilco"]
+    assert grid.main([*arguments, "--output", str(tmp_path)]) == 1
+    assert "needs the bytes of vilco" in capsys.readouterr().err
