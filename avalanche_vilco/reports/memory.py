@@ -17,6 +17,8 @@ from avalanche_vilco.data.moments import MomentDataset
 from avalanche_vilco.data.nlq import QueryDataset
 
 FLOAT32_BYTES = 4
+GIVEN_TO_THE_MODEL = ("prompt_memory", "narration_aligner")
+"""Parts of a model that a method installs."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,11 @@ class MemoryFigures:
     share_of_training_samples: float
     """Samples kept over samples of the train stream, in [0, 1]."""
     exemplar_bytes: int
-    """Features of the clips kept, and of the questions asked of them, float32, whether
-    kept by reference or copied."""
+    """Features of the clips kept, of the questions asked of them and, where the method
+    learns from them, of their narrations; float32, by reference or copied."""
     auxiliary_bytes: int
-    """Tensors of the plugins: importances, old weights, teachers..."""
+    """Tensors of the plugins (importances, old weights, teachers, stored narrations)
+    and the parts that they gave the model (prompts)."""
 
     def to_dict(self) -> dict[str, float]:
         """JSON form."""
@@ -72,7 +75,11 @@ def memory_figures(
         hours=sum(c.duration_sec for c in clips.values()) / 3600,
         share_of_training_samples=len(found.samples) / len(train),
         exemplar_bytes=FLOAT32_BYTES
-        * (round(steps) * train.store.width + _question_numbers(train, kept)),
+        * (
+            round(steps) * train.store.width
+            + _question_numbers(train, kept)
+            + _narration_numbers(strategy.model, train, clips)
+        ),
         auxiliary_bytes=found.auxiliary_bytes,
     )
 
@@ -85,6 +92,13 @@ def _question_numbers(train: MomentDataset, kept: Iterable[int]) -> int:
     return sum(train.tokens.read(query_id).numel() for query_id in ids)
 
 
+def _narration_numbers(model: Any, train: MomentDataset, clips: Iterable[str]) -> int:
+    """Numbers of the narrations that come with clips, if the model learns from them."""
+    if train.narrations is None or not hasattr(model, "narration_aligner"):
+        return 0
+    return sum(train.narrations.of_clip(clip_id)[0].numel() for clip_id in clips)
+
+
 def _search(strategy: Any) -> _Found:
     found = _Found()
     roots = [p for p in strategy.plugins if not isinstance(p, EvaluationPlugin)]
@@ -92,6 +106,10 @@ def _search(strategy: Any) -> _Found:
     roots += [getattr(strategy, name, None) for name in ("dataset", "_experiences")]
     own = {id(strategy), id(strategy.model), id(strategy.optimizer)}
     own.update(id(p) for p in strategy.model.parameters())
+    added = [getattr(strategy.model, name, None) for name in GIVEN_TO_THE_MODEL]
+    for part in added:
+        own.difference_update(map(id, part.parameters()) if part is not None else ())
+    roots += added
     for thing in _walk(roots, own):
         if isinstance(thing, AvalancheDataset):
             found.samples.update(thing.positions if len(thing) else ())

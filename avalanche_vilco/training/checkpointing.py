@@ -31,15 +31,20 @@ def save_checkpoint(strategy: Any, path: Path | str) -> None:
     os.replace(unfinished, path)
 
 
-def load_checkpoint(strategy: Any, path: Path | str) -> tuple[Any, int]:
+def load_checkpoint(
+    strategy: Any, path: Path | str, *, device: str | None = None
+) -> tuple[Any, int]:
     """State of a strategy from one's own checkpoint; not for files of others.
 
     :param strategy: built as the saved one was.
     :param path: file; where there is none the strategy is returned as it is.
+    :param device: where what was on a GPU goes; None: where it was.
     :return: the strategy and the number of experiences it has learnt.
     """
     with _importable_optimizers():
-        strategy, done = stock.maybe_load_checkpoint(strategy, str(path))
+        strategy, done = stock.maybe_load_checkpoint(
+            strategy, str(path), map_location=device
+        )
     return strategy, int(done)
 
 

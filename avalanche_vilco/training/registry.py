@@ -77,7 +77,7 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "bic": Recipe(
         supervised.ViLCoBiC,
-        {"mem_size": 64, "val_share": 0.2, "distillation_weight": 0.3},
+        {"mem_size": 64, "val_share": 0.1, "distillation_weight": 0.3},
         seed_argument="seed",
         needs_channels="it corrects new queries' logits against old ones'",
     ),

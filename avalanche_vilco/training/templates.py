@@ -12,10 +12,11 @@ from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.plugins.evaluation import default_evaluator
 
 
-def moment_evaluator(**options: Any) -> EvaluationPlugin:
+def moment_evaluator(*, future: Any = "nan", **options: Any) -> EvaluationPlugin:
     """Evaluator with Ego4D's R@kx and the task matrix; no logger.
 
-    :param options: ``k`` and ``tiou`` as for ``recall_metrics``.
+    :param future: as for ``task_matrix_metrics``: ``"value"`` for language queries.
+    :param options: ``k``, ``tiou`` and ``budget`` as for ``recall_metrics``.
     """
     from avalanche_vilco.evaluation.metrics.continual import task_matrix_metrics
     from avalanche_vilco.evaluation.metrics.recall import recall_metrics
@@ -23,7 +24,9 @@ def moment_evaluator(**options: Any) -> EvaluationPlugin:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="No loggers specified")
         return EvaluationPlugin(
-            recall_metrics(**options), task_matrix_metrics(**options), loggers=[]
+            recall_metrics(**options),
+            task_matrix_metrics(future=future, **options),
+            loggers=[],
         )
 
 

@@ -17,7 +17,7 @@ from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpo
 from avalanche_vilco.training.plugins.agem import MomentAGEMPlugin
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
-    "ViLCo": {"mem_size": 6, "ssl_weight": 0.1, "n_prompts": 4, "top_n": 2},
+    "ViLCo": {"mem_size": 6, "ssl_weight": 0.0, "n_prompts": 4, "top_n": 2},
     "ViLCoNaive": {},
     "ViLCoCumulative": {},
     "ViLCoReplay": {"mem_size": 6},

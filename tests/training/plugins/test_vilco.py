@@ -9,6 +9,7 @@ from avalanche.training.plugins import ReplayPlugin
 from avalanche.training.storage_policy import ExperienceBalancedBuffer
 
 from avalanche_vilco.benchmarks.vilco_mq import vilco_mq
+from avalanche_vilco.reports.memory import memory_figures
 from avalanche_vilco.training.plugins.vilco import NarrationBank, ViLCoPlugin
 from avalanche_vilco.training.supervised import ViLCo, ViLCoNaive, ViLCoReplay
 
@@ -187,3 +188,23 @@ def test_empty_bank_and_silent_experience_are_fine(narrated):
         bank.update(told, clips)
         bank.update(told, clips)
         assert len(bank) == 0
+
+
+def test_prompts_sentences_and_exemplars_narrations_count_as_memory(parts, narrated):
+    def figures(**options):
+        strategy = ViLCo(**parts(), mem_size=6, **{**SMALL, **options})
+        strategy.train(narrated.train_stream[0])
+        return strategy, memory_figures(strategy, narrated)
+
+    _, bare = figures(long_term=False, ssl_weight=0)
+    strategy, prompts = figures(ssl_weight=0)
+    memory = strategy.model.prompt_memory
+    n_numbers = memory.prompts.numel() + memory.keys.numel()
+    assert prompts.auxiliary_bytes - bare.auxiliary_bytes == 4 * n_numbers
+    strategy, told = figures(long_term=False)
+    kept = set(plugin_of(strategy).replay.storage_policy.buffer.clip_ids)
+    narrations = narrated.moments["train"].narrations
+    n_numbers = sum(narrations.of_clip(clip)[0].numel() for clip in kept)
+    assert n_numbers and told.exemplar_bytes - bare.exemplar_bytes == 4 * n_numbers
+    bank = plugin_of(strategy).bank
+    assert told.auxiliary_bytes - bare.auxiliary_bytes >= 4 * bank.embeddings.numel()
