@@ -39,6 +39,24 @@ def mq_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def nlq_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Generated language queries: 13 templates, 12 + 6 annotated clips and 2 without
+    windows."""
+    from avalanche_vilco.data.mini_nlq import generate_mini_nlq
+
+    return generate_mini_nlq(
+        tmp_path_factory.mktemp("data") / "nlq",
+        n_train=12,
+        n_val=6,
+        n_test=2,
+        queries_per_clip=8.0,
+        min_train_queries=5,
+        min_val_queries=3,
+        clip_sec=(40.0, 60.0),
+    )
+
+
+@pytest.fixture(scope="session")
 def finished_runs(mq_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of runs of one epoch, ``<strategy>/seed<seed>``: naive and replay with two
     seeds, the upper bound with one. Copy it to change it."""

@@ -113,7 +113,8 @@ def experience_dataset(
     """A view of a stream's samples as Avalanche's plugins want it.
 
     :param data: samples of the whole stream, shared by all experiences.
-    :param indices: the samples of this experience.
+    :param indices: the samples of this experience; these follow them into buffers as
+        the attribute ``positions``, which says which sample it is.
     :param groups: for each of these samples the integer that class-balanced
         buffers group by.
     :param clip_ids: for each of these samples its clip; follows it into buffers as
@@ -133,6 +134,7 @@ def experience_dataset(
         data_attributes=[
             DataAttribute(list(groups), "targets"),
             DataAttribute(list(clip_ids), "clip_ids"),
+            DataAttribute(list(indices), "positions"),
             DataAttribute([tuple(own) for own in answered], "channels"),
             # Avalanche's ConstantSequence cannot be empty.
             TaskLabels([task_label] * len(view)),

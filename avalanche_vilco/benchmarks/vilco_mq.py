@@ -184,7 +184,7 @@ def vilco_mq(
     rule = PROTOCOLS[pinned.manifest.protocol if pinned else protocol]
     files = _find_files(dataset_root, annotations, features, query_text)
     read = _read_annotations(files.annotations, rule, categories, features_per_sec)
-    store = _open_store(files.features, features_of, read, grid)
+    store = _open_store(files.features, features_of, _annotated(read), grid)
     if files.source.startswith("embedded"):
         store = CachedFeatures(store, EMBEDDED_CACHE_BYTES)
     clips = _with_features(read, store, missing, length_tolerance)
@@ -217,6 +217,48 @@ def vilco_mq(
 
 ViLCoMQ = vilco_mq
 """The name in Avalanche's own style."""
+
+
+def unlabelled_mq(
+    dataset_root: Path | str | None = None,
+    *,
+    annotations: Path | str | None = None,
+    categories: Mapping[str, int] | Path | str | None = None,
+    features: FeatureSource | None = None,
+    features_of: str = "clips",
+    features_per_sec: float | None = None,
+    grid: int | None = None,
+    missing: str = "error",
+    length_tolerance: float = LENGTH_TOLERANCE_STEPS,
+) -> MomentDataset:
+    """Clips of subset test: they can be answered, not scored.
+
+    :param dataset_root: as in :func:`vilco_mq`; beside Ego4D's own files with
+        ``moments_test_unannotated.json``.
+    :return: samples without windows, in file order; labels of the subset, which the
+        processed files do not have, are not looked at. Parameters as there.
+    :raises FileNotFoundError: root, annotation file or features are absent.
+    :raises DataError: the annotation file is damaged, or there are no such clips.
+    :raises FeatureError: features are missing or damaged; lists all.
+    """
+    _check_choice("missing", missing, ("error", "drop"))
+    _check_choice("features_of", features_of, ("clips", "videos"))
+    files = _find_files(dataset_root, annotations, features, None)
+    rule = PROTOCOLS["exclusive"]
+    read = _read_annotations(files.annotations, rule, categories, features_per_sec)
+    clips = [clip for clip in read.clips if clip.subset == "test"]
+    if not clips:
+        hint = "Ego4D's own are in moments_test_unannotated.json"
+        raise DataError(files.annotations, "no clip of subset 'test'", hint=hint)
+    store = _open_store(files.features, features_of, clips, grid)
+    if missing == "drop":
+        gone = set(store.missing(clip.clip_id for clip in clips))
+        clips = [clip for clip in clips if clip.clip_id not in gone]
+    expected = {c.clip_id: c.duration_sec * c.features_per_sec for c in clips}
+    store.preflight(expected, tolerance=length_tolerance)
+    nowhere = np.zeros((0, 2)), np.zeros(0, dtype=np.int64)
+    samples = [MomentSample(clip, *nowhere, asked=()) for clip in clips]
+    return MomentDataset(samples, store, len(read.label_names))
 
 
 @dataclass(frozen=True)
@@ -370,17 +412,20 @@ def _read_annotations(
 
 
 def _open_store(
-    source: FeatureSource, features_of: str, read: MomentAnnotations, grid: int | None
+    source: FeatureSource,
+    features_of: str,
+    clips: Sequence[MomentClip],
+    grid: int | None,
 ) -> FeatureStore:
     if features_of == "clips":
         return open_features(source, grid=grid)
-    unknown = [c.clip_id for c in _annotated(read) if c.video_start_sec is None]
+    unknown = [c.clip_id for c in clips if c.video_start_sec is None]
     if unknown:
         raise ValueError(
             f"features_of='videos' needs parent_start_sec of {len(unknown)} clips, "
             f"of {unknown[0]} first"
         )
-    return open_features(source, cuts=dict(map(_cut, _annotated(read))), grid=grid)
+    return open_features(source, cuts=dict(map(_cut, clips)), grid=grid)
 
 
 def _cut(clip: MomentClip) -> tuple[str, tuple[str, float, float, float]]:

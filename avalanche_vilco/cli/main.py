@@ -13,6 +13,7 @@ import avalanche_vilco
 USAGE = """\
 avalanche-vilco run [benchmark=vilco_mq] [strategy=naive] [seed=0] [NAME=VALUE ...]
        avalanche-vilco doctor ROOT [--json] [--deep | --no-deep]
+       avalanche-vilco predict RUN [--subset val|test] [--output FILE]
        avalanche-vilco report FOLDER ... [--format FORMAT] [--plot FILE]
        avalanche-vilco score --task mq|nlq|vq --predictions FILE --annotations FILE
 
@@ -21,6 +22,8 @@ avalanche-vilco run [benchmark=vilco_mq] [strategy=naive] [seed=0] [NAME=VALUE .
            comma-separated values)
   doctor   say what is there, missing or damaged in a data folder
            (avalanche-vilco doctor --help)
+  predict  write a run's answers in the official submission format
+           (avalanche-vilco predict --help)
   report   tables and plots over the methods and seeds of finished runs
            (avalanche-vilco report --help)
   score    metrics of a submission file in the official format
@@ -99,6 +102,18 @@ def _doctor(arguments: Sequence[str]) -> int:
         return 130
 
 
+def _predict(arguments: Sequence[str]) -> int:
+    with warnings.catch_warnings():
+        # Avalanche and its dependencies warn of their own deprecations on import.
+        warnings.simplefilter("ignore")
+        from avalanche_vilco.cli.predict import main as write_predictions
+
+    try:
+        return write_predictions(arguments)
+    except KeyboardInterrupt:
+        return 130
+
+
 def _report(arguments: Sequence[str]) -> int:
     from avalanche_vilco.cli.report import main as gather_and_tell
 
@@ -119,6 +134,7 @@ def _score(arguments: Sequence[str]) -> int:
 
 _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "doctor": _doctor,
+    "predict": _predict,
     "report": _report,
     "run": _run,
     "score": _score,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,7 @@ def run(
         "weight_decay": weight_decay,
     }
     size = replace(home.defaults, **_known(wished))
-    model = size.model.removesuffix(recipe.model_variant) + recipe.model_variant
+    model = _variant(size.model, strategy, recipe)
     options = _options(strategy, recipe, home, strategy_options or {})
     data_options = dict(benchmark_options or {})
     names = [quirks] if isinstance(quirks, str) else list(quirks or ())
@@ -191,6 +192,16 @@ def run(
         return work.finish(work.train(resume, echo), echo)
     finally:
         work.close_logs()
+
+
+def _variant(model: str, strategy: str, recipe: Recipe) -> str:
+    """The builder that a strategy takes."""
+    own = model.removesuffix(recipe.model_variant) + recipe.model_variant
+    if own not in MODELS and model in MODELS:
+        raise ValueError(
+            f"strategy {strategy!r} takes {own!r}, but {model!r} has no such variant"
+        )
+    return own
 
 
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -358,7 +369,19 @@ class _Run:
         # Written first: the checkpoint says how many experiences were learnt, and a
         # stop in between leaves a progress file that is ahead, never behind.
         self._write_progress()
-        save_checkpoint(self.strategy, self.checkpoint)
+        with self._without_loggers():
+            save_checkpoint(self.strategy, self.checkpoint)
+
+    @contextmanager
+    def _without_loggers(self) -> Iterator[None]:
+        """Loggers are of a process: loaded from a checkpoint they would write where
+        the run once lay."""
+        loggers = self.strategy.evaluator.loggers
+        self.strategy.evaluator.loggers = []
+        try:
+            yield
+        finally:
+            self.strategy.evaluator.loggers = loggers
 
     def _write_progress(self) -> None:
         state = {**self._identity(), "seconds": self.seconds}
@@ -377,9 +400,8 @@ class _Run:
         if not (self._progress_file.is_file() and self.checkpoint.is_file()):
             echo(f"nothing to resume in {self.folder}: starting anew")
             return 0
-        # The loaded strategy opens its own.
-        self.close_logs()
-        self.strategy, done = load_checkpoint(self.strategy, self.checkpoint)
+        with self._without_loggers():
+            self.strategy, done = load_checkpoint(self.strategy, self.checkpoint)
         self.model = self.strategy.model
         self.seconds = self._stored_progress()["seconds"][:done]
         echo(f"resumed after {done} experiences")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +13,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from avalanche_vilco.data.batch import collate_moments
 from avalanche_vilco.data.ego4d import MomentClip
 from avalanche_vilco.data.features import FeatureStore
 from avalanche_vilco.data.narrations import ClipNarrations
 from avalanche_vilco.ops.timeline import seconds_to_grid
 
 Sample = tuple[dict[str, Tensor], dict[str, Tensor]]
+Stream = TypeVar("Stream", bound="MomentDataset")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +47,9 @@ class MomentDataset(Dataset[Sample]):
     :param n_queries: number of queries of the whole benchmark.
     :param narrations: sentences that come with the clips; for training alone.
     """
+
+    collate_fn = staticmethod(collate_moments)
+    """Makes mini-batches of samples."""
 
     def __init__(
         self,
@@ -73,6 +80,19 @@ class MomentDataset(Dataset[Sample]):
         if self.narrations is not None:
             inputs.update(self._told(sample.clip))
         return inputs, self._targets(index, valid)
+
+    def subset(
+        self: Stream, positions: Iterable[int], *, store: FeatureStore | None = None
+    ) -> Stream:
+        """Some of the samples, numbered anew.
+
+        :param positions: of the samples wanted, in order.
+        :param store: where their features are read instead.
+        """
+        part = copy.copy(self)
+        part.samples = tuple(self.samples[i] for i in positions)
+        part.store = store or self.store
+        return part
 
     def _told(self, clip: MomentClip) -> dict[str, Tensor]:
         assert self.narrations is not None

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
+from avalanche_vilco.data.batch import collate_queries
 from avalanche_vilco.data.ego4d import MomentClip
 from avalanche_vilco.data.ego4d_nlq import LanguageQuery, QueryClip
 from avalanche_vilco.data.errors import DataError
@@ -56,6 +57,7 @@ class QueryDataset(MomentDataset):
     :param narrations: sentences that come with the clips; for training alone.
     """
 
+    collate_fn = staticmethod(collate_queries)
     samples: tuple[QuerySample, ...]
 
     def __init__(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from avalanche.models import DynamicModule
@@ -322,6 +322,9 @@ class PyramidLocalizer(DynamicModule):
     :param heads: classification and regression.
     :param decoder: turns outputs into ranked windows.
     """
+
+    needs_words: ClassVar[bool] = False
+    """Whether each clip brings words of its own, of which prompts alone cannot tell."""
 
     def __init__(
         self,

@@ -39,6 +39,8 @@ class QuestionLocalizer(PyramidLocalizer):
     :param decoder: turns outputs into ranked windows.
     """
 
+    needs_words = True
+
     def __init__(
         self,
         *,

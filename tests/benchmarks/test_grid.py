@@ -1,4 +1,4 @@
-"""The grid of the paper's tables: what it would run, runs, skips and refuses."""
+"""The grids of the paper's tables: what they would run, run, skip and refuse."""
 
 import importlib.util
 import json
@@ -10,25 +10,47 @@ import pytest
 
 from avalanche_vilco.reports.published import read_published
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "vilco_mq"
+SCRIPTS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+class Script:
+    """A grid's script, running its jobs in this process."""
+
+    def __init__(self, benchmark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = SCRIPTS / benchmark
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        name, file = f"{benchmark}_grid", self.folder / "grid.py"
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+        self.grid = module.GRID
+        self.shared: ModuleType = sys.modules["paper_grid"]
+        monkeypatch.setattr(self.shared, "work_off", self._work_off)
+
+    def _work_off(self, jobs, n_workers: int) -> list[str]:
+        for job in jobs:
+            print(f"{job.words}: {self.shared.work(job)}")
+        return []
+
+    def main(self, arguments: list[str]) -> int:
+        return self.shared.main(self.grid, "a grid", arguments)
+
+    def settings(self, name: str, seed: int, *arguments: str):
+        options = self.shared.parse(self.grid, "a grid", arguments)
+        row = next(row for row in self.grid.rows if row.name == name)
+        return self.shared.settings_of(row, seed, options)
 
 
 @pytest.fixture
-def grid(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script, running its jobs in this process."""
-    spec = importlib.util.spec_from_file_location("vilco_mq_grid", FOLDER / "grid.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
+def grid(monkeypatch: pytest.MonkeyPatch) -> Script:
+    return Script("vilco_mq", monkeypatch)
 
-    def work_off(jobs, n_workers: int) -> list[str]:
-        for job in jobs:
-            print(f"{job.words}: {module.work(job)}")
-        return []
 
-    monkeypatch.setattr(module, "work_off", work_off)
-    return module
+@pytest.fixture(params=["vilco_mq", "vilco_nlq"])
+def each_grid(request, monkeypatch: pytest.MonkeyPatch) -> Script:
+    return Script(request.param, monkeypatch)
 
 
 @pytest.fixture
@@ -41,14 +63,14 @@ def small(mq_root: Path, tmp_path: Path) -> list[str]:
     ]
 
 
-def test_every_published_row_is_run_by_exactly_one_row(grid: ModuleType) -> None:
-    rows = {row.name: row for row in grid.ROWS}
-    assert len(rows) == len(grid.ROWS)
-    for line in read_published(FOLDER / "paper.csv"):
+def test_every_published_row_is_run_by_exactly_one_row(each_grid: Script) -> None:
+    rows = {row.name: row for row in each_grid.grid.rows}
+    assert len(rows) == len(each_grid.grid.rows)
+    for line in read_published(each_grid.folder / "paper.csv"):
         switches = dict(s.split("=") for s in line.switches.split(";") if s)
         found = [
             name
-            for name in grid.PAPER_TABLES[line.table]
+            for name in each_grid.grid.paper_tables[line.table]
             if rows[name].strategy == line.strategy
             and (rows[name].order is not None) == (line.order == "random")
             and max(1, len(rows[name].features)) == line.features
@@ -60,19 +82,18 @@ def test_every_published_row_is_run_by_exactly_one_row(grid: ModuleType) -> None
         assert len(found) == 1, line
 
 
-def test_every_strategy_of_the_grid_has_a_recipe(grid: ModuleType) -> None:
+def test_every_strategy_of_a_grid_has_a_recipe(each_grid: Script) -> None:
     from avalanche_vilco.training.registry import find_recipe
 
-    for row in grid.ROWS:
+    for row in each_grid.grid.rows:
         recipe = find_recipe(row.strategy)
         given = {*row.options, *({"mem_size"} if row.has_memory else ())}
         assert given <= set(recipe.options), row
 
 
-def test_paper_settings_are_those_of_table_8(grid: ModuleType, tmp_path: Path) -> None:
-    options = grid.parse(["--data", "ego4d", "--root", str(tmp_path)])
-    row = next(row for row in grid.ROWS if row.name == "vilco_3_features")
-    settings, _ = grid.settings_of(row, 2, options)
+def test_paper_settings_are_those_of_table_8(grid: Script, tmp_path: Path) -> None:
+    data = "--data", "ego4d", "--root", str(tmp_path)
+    settings, _ = grid.settings("vilco_3_features", 2, *data)
     wanted = {"epochs": 15, "batch_size": 2, "learning_rate": 1e-4}
     assert settings.items() >= {**wanted, "weight_decay": 0.05}.items()
     assert settings["strategy_options"]["mem_size"] == 1010
@@ -82,15 +103,15 @@ def test_paper_settings_are_those_of_table_8(grid: ModuleType, tmp_path: Path) -
 
 
 def test_real_data_need_a_root(
-    grid: ModuleType, capsys: pytest.CaptureFixture[str]
+    each_grid: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        grid.main(["--data", "ego4d"])
+        each_grid.main(["--data", "ego4d"])
     assert "not shipped" in capsys.readouterr().err
 
 
 def test_runs_are_made_once_and_fail_the_grid_if_they_start_unequal(
-    grid: ModuleType, small: list[str], capsys: pytest.CaptureFixture[str]
+    grid: Script, small: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = [*small, "--tables", "6", "--rows", "naive", "vilco_without_ssl"]
     assert grid.main(arguments) == 0
@@ -123,7 +144,7 @@ def test_runs_are_made_once_and_fail_the_grid_if_they_start_unequal(
 
 
 def test_equal_bytes_take_the_size_from_what_another_row_keeps(
-    grid: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    grid: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from types import SimpleNamespace
 
@@ -132,15 +153,31 @@ def test_equal_bytes_take_the_size_from_what_another_row_keeps(
     memory = SimpleNamespace(samples=64, exemplar_bytes=6400, auxiliary_bytes=1700)
     run = SimpleNamespace(results=SimpleNamespace(memory=memory))
     monkeypatch.setattr(runs, "read_run", lambda folder: run)
-    options = grid.parse(["--output", str(tmp_path), "--seeds", "3", "4"])
-    row = next(row for row in grid.ROWS if row.name == "replay_bytes_of_vilco")
-    settings, problem = grid.settings_of(row, 4, options)
+    options = "--output", str(tmp_path), "--seeds", "3", "4"
+    settings, problem = grid.settings("replay_bytes_of_vilco", 4, *options)
     assert (settings["strategy_options"]["mem_size"], problem) == (81, "")
 
 
 def test_row_that_needs_another_says_so(
-    grid: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    grid: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--tables", "2", "--rows", "replay_bytes_of_vilco"]
     assert grid.main([*arguments, "--output", str(tmp_path)]) == 1
     assert "needs the bytes of vilco" in capsys.readouterr().err
+
+
+def test_language_queries_run_and_are_not_run_again(
+    nlq_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script = Script("vilco_nlq", monkeypatch)
+    arguments = ["--data", "ego4d", "--root", str(nlq_root), "--output", str(tmp_path)]
+    arguments += ["--model", "vilco_nlq_tiny", "--epochs", "1", "--mem-size", "13"]
+    arguments += ["--rows", "vilco", "--seeds", "0"]
+    assert script.main(arguments) == 0
+    assert "Table 3 of the paper" in (tmp_path / "table3.md").read_text()
+    capsys.readouterr()
+    assert script.main(arguments) == 0
+    assert "1 of 1 runs are there already" in capsys.readouterr().out

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from avalanche_vilco.cli import main as cli
-from avalanche_vilco.cli.run import run
+from avalanche_vilco.cli.run import BENCHMARKS, run
 from avalanche_vilco.training.registry import RECIPES
 
 PACKAGE = Path(cli.__file__).resolve().parents[1]
@@ -266,24 +266,32 @@ def test_unknown_names_are_answered_with_known_ones(
 
 
 def test_settings_files_agree_with_the_code() -> None:
-    from avalanche_vilco.benchmarks.vilco_mq import vilco_mq
-
+    by_benchmark = {
+        (name, option)
+        for home in BENCHMARKS.values()
+        for name, options in home.strategy_options.items()
+        for option in options
+    }
     files = {p.stem: p for p in (PACKAGE / "conf" / "strategy").glob("*.yaml")}
     assert files.keys() == RECIPES.keys()
     for name, file in files.items():
         settings = yaml.safe_load(file.read_text())
         assert settings.pop("name") == name
-        assert settings == dict(RECIPES[name].options)
+        expected = dict(RECIPES[name].options)
+        for option in [o for n, o in by_benchmark if n == name]:
+            expected[option] = None
+        assert settings == expected
     conf = yaml.safe_load((PACKAGE / "conf" / "run.yaml").read_text())
     defaults = inspect.signature(run).parameters
     for name in set(conf) & set(defaults) - {"output"}:
-        assert (
-            float(conf[name]) == defaults[name].default
-            if isinstance(defaults[name].default, float)
-            else conf[name] == defaults[name].default
-        )
-    benchmark = yaml.safe_load((PACKAGE / "conf/benchmark/vilco_mq.yaml").read_text())
-    assert set(benchmark) - {"name"} <= set(inspect.signature(vilco_mq).parameters)
+        assert conf[name] == defaults[name].default
+    for name, home in BENCHMARKS.items():
+        file = PACKAGE / "conf" / "benchmark" / f"{name}.yaml"
+        benchmark = yaml.safe_load(file.read_text())
+        assert benchmark.pop("name") == name
+        parameters = inspect.signature(home.build).parameters
+        for option, value in benchmark.items():
+            assert value in (None, parameters[option].default)
 
 
 def test_command_line_runs_and_reports_errors_without_a_traceback(

@@ -1,0 +1,371 @@
+"""Write the answers of a finished run in the official submission formats.
+
+The run's folder holds its strategy as ``checkpoint.pkl``, one of Avalanche's dill
+files, which can run code when it is loaded: pass folders of your own runs only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from avalanche.benchmarks import EagerCLStream
+from avalanche.core import SupervisedPlugin
+from avalanche.training.plugins import EvaluationPlugin
+
+from avalanche_vilco.benchmarks.query_incremental import (
+    QueryExperience,
+    QueryIncrementalBenchmark,
+    experience_dataset,
+)
+from avalanche_vilco.benchmarks.quirks import ReferenceQuirks
+from avalanche_vilco.benchmarks.vilco_mq import unlabelled_mq
+from avalanche_vilco.benchmarks.vilco_nlq import unlabelled_nlq
+from avalanche_vilco.cli.run import (
+    BENCHMARKS,
+    CHECKPOINT_FILE,
+    MODELS,
+    RunConfig,
+    build_strategy,
+    usable_device,
+)
+from avalanche_vilco.cli.terminal import one_line
+from avalanche_vilco.data.files import write_atomically
+from avalanche_vilco.data.moments import MomentDataset
+from avalanche_vilco.evaluation.metrics.strategy import decoded
+from avalanche_vilco.reports.results import weights_hash
+from avalanche_vilco.reports.runs import PROGRESS_FILE, RESULTS_FILE
+from avalanche_vilco.training.checkpointing import load_checkpoint
+from avalanche_vilco.training.registry import find_recipe
+
+SUBSETS = ("val", "test")
+Window = tuple[float, float, float, int]
+"""Start and end in clip seconds, score, channel."""
+
+UNLABELLED: Mapping[str, tuple[Callable[..., MomentDataset], frozenset[str]]] = {
+    "vilco_mq": (
+        unlabelled_mq,
+        frozenset(
+            {"dataset_root", "annotations", "categories", "features", "features_of"}
+            | {"features_per_sec", "grid", "missing", "length_tolerance"}
+        ),
+    ),
+    "vilco_nlq": (
+        unlabelled_nlq,
+        frozenset(
+            {"dataset_root", "features", "features_of", "features_per_sec", "grid"}
+            | {"query_text", "text_model", "missing", "length_tolerance"}
+        ),
+    ),
+}
+"""Reader of the clips without annotations, and which of the benchmark's arguments it
+shares."""
+
+
+def predict(
+    run: Path | str,
+    output: Path | str | None = None,
+    *,
+    subset: str = "val",
+    benchmark_options: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    echo: Callable[[str], None] = print,
+) -> Path:
+    """Write the submission file of a run.
+
+    The strategy is the one in the folder's ``checkpoint.pkl``, as the last experience
+    left it, and predicts as in the run's own evaluation. It is loaded without
+    safeguards: the folder has to be of your own runs.
+
+    :param run: output folder of a run.
+    :param output: file to write; default ``predictions_<subset>.json`` in the folder.
+    :param subset: ``"val"``, the run's test stream, which ``avalanche-vilco score``
+        scores; or ``"test"``, the clips without annotations.
+    :param benchmark_options: arguments of the benchmark over the run's, as where the
+        data lie now.
+    :param device: ``"auto"`` is the GPU if there is one.
+    :param echo: prints a line.
+    :return: the file written.
+    :raises FileNotFoundError: there is no such run, or its data are absent.
+    :raises ValueError: the data are not those of the run, the checkpoint is of
+        another one, or the model is handed the answers' labels.
+    """
+    if subset not in SUBSETS:
+        raise ValueError(f"expected subset in {list(SUBSETS)} but got {subset!r}")
+    folder = Path(run)
+    progress = _progress(folder)
+    trained_on = progress["config"]["device"]
+    config = RunConfig(**{**progress["config"], "device": usable_device(device)})
+    options = _data_options(config, benchmark_options or {})
+    benchmark = BENCHMARKS[config.benchmark].build(**options)
+    _check_data(folder, progress, benchmark)
+    moved_to = None if config.device == trained_on else config.device
+    strategy = _restored(folder, config, benchmark, moved_to, echo)
+    if subset == "val":
+        data, stream = benchmark.moments["test"], benchmark.test_stream
+    else:
+        read, shared = UNLABELLED[config.benchmark]
+        data = read(**{k: v for k, v in options.items() if k in shared})
+        stream = _one_experience(data, benchmark)
+    answers = _answers(strategy, stream, len(data))
+    document = _DOCUMENTS[config.benchmark](data, answers, benchmark)
+    path = Path(output or folder / f"predictions_{subset}.json")
+    write_atomically(path, json.dumps(document, allow_nan=False) + "\n")
+    echo(f"{len(data)} samples of subset {subset}: {path}")
+    return path
+
+
+def _progress(folder: Path) -> dict[str, Any]:
+    path = folder / PROGRESS_FILE
+    if not (path.is_file() and (folder / CHECKPOINT_FILE).is_file()):
+        raise FileNotFoundError(
+            f"no {PROGRESS_FILE} and {CHECKPOINT_FILE} in {folder}: expected the "
+            "output folder of a run"
+        )
+    try:
+        progress = json.loads(path.read_text(encoding="utf-8"))
+        names = progress["config"].keys()
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): run it again") from None
+    if names != RunConfig.__dataclass_fields__.keys():
+        raise ValueError(f"{path} is of another version: run it again")
+    return progress
+
+
+def _data_options(config: RunConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+    options = {**config.benchmark_options, **given}
+    # Sentences about clips are for training alone.
+    options.pop("narrations", None)
+    return options
+
+
+def _check_data(
+    folder: Path, progress: Mapping[str, Any], benchmark: QueryIncrementalBenchmark
+) -> None:
+    """Refuse data that the run was not evaluated on, and a model that is handed the
+    labels of the answers."""
+    info = json.loads(json.dumps(benchmark.info))
+    then = progress["benchmark"]
+    differing = sorted(k for k in {*info, *then} if info.get(k) != then.get(k))
+    files = benchmark.report.files
+    differing += [name for name in files if files[name] != progress["files"].get(name)]
+    if differing:
+        raise ValueError(
+            f"the data are not those that {folder} was run on: they differ in "
+            f"{differing}; pass the benchmark_options of the run"
+        )
+    if info["uses_ground_truth_at_test"]:
+        raise ValueError(
+            f"{folder} hands its model the labels of each clip's answers: there is "
+            "nothing to submit"
+        )
+
+
+def _restored(
+    folder: Path,
+    config: RunConfig,
+    benchmark: QueryIncrementalBenchmark,
+    moved_to: str | None,
+    echo: Callable[[str], None],
+) -> Any:
+    """The run's strategy after its last experience, without its metrics and logs."""
+    recipe = find_recipe(config.strategy)
+    quirks = ReferenceQuirks.from_names(config.quirks, selection=config.selection)
+    model = MODELS[config.model](
+        feature_dim=benchmark.info["feature_dim"], text_dim=benchmark.text_dim
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="No loggers specified")
+        silent = EvaluationPlugin(loggers=[])
+    strategy = build_strategy(config, recipe, model, quirks, silent)
+    strategy, done = load_checkpoint(
+        strategy, folder / CHECKPOINT_FILE, device=moved_to
+    )
+    n_steps = 1 if recipe.is_joint else benchmark.n_experiences
+    if done < n_steps:
+        echo(f"{folder} has learnt {done} of {n_steps} experiences")
+    _check_weights(folder, strategy)
+    strategy.plugins = [
+        silent if plugin is strategy.evaluator else plugin
+        for plugin in strategy.plugins
+    ]
+    strategy.evaluator = silent
+    return strategy
+
+
+def _check_weights(folder: Path, strategy: Any) -> None:
+    results = folder / RESULTS_FILE
+    if not results.is_file():
+        return
+    told = json.loads(results.read_text(encoding="utf-8"))["final_weights_sha256"]
+    if told != weights_hash(strategy.model):
+        raise ValueError(
+            f"{folder / CHECKPOINT_FILE} does not hold the weights that {results} "
+            "tells of: run it again"
+        )
+
+
+def _one_experience(
+    data: MomentDataset, benchmark: QueryIncrementalBenchmark
+) -> list[QueryExperience]:
+    """Samples as a stream of their own."""
+    clips = [sample.clip.clip_id for sample in data.samples]
+    dataset = experience_dataset(
+        data,
+        range(len(data)),
+        groups=[0] * len(data),
+        clip_ids=clips,
+        task_label=0,
+        collate_fn=data.collate_fn,
+    )
+    experience = QueryExperience(
+        dataset=dataset,
+        current_experience=0,
+        groups=[benchmark.queries],
+        task_label=0,
+    )
+    return list(EagerCLStream("unannotated", [experience]))
+
+
+class _Answers(SupervisedPlugin):
+    """Keeps what is decoded in evaluation.
+
+    :param n_samples: of the stream.
+    """
+
+    def __init__(self, n_samples: int) -> None:
+        super().__init__()
+        self.windows: list[list[Window]] = [[] for _ in range(n_samples)]
+        """Ranked windows of each sample, by its position."""
+
+    def after_eval_iteration(self, strategy: Any, **kwargs: Any) -> None:
+        predictions, targets = decoded(strategy)
+        rows = zip(
+            targets.sample.tolist(),  # type: ignore[attr-defined]
+            predictions.segments_sec.tolist(),
+            predictions.scores.tolist(),
+            predictions.labels.tolist(),
+            strict=True,
+        )
+        for sample, segments, scores, labels in rows:
+            self.windows[sample] = [
+                (*segment, score, label)
+                for segment, score, label in zip(segments, scores, labels, strict=True)
+                if label >= 0
+            ]
+
+
+def _answers(strategy: Any, stream: Any, n_samples: int) -> list[list[Window]]:
+    answers = _Answers(n_samples)
+    strategy.plugins.append(answers)
+    strategy.eval(stream[:] if not isinstance(stream, list) else stream)
+    strategy.plugins.remove(answers)
+    return answers.windows
+
+
+def _moment_document(
+    data: MomentDataset,
+    answers: Sequence[Sequence[Window]],
+    benchmark: QueryIncrementalBenchmark,
+) -> dict[str, Any]:
+    """Of Ego4D's Moment-Queries challenge. A clip that several experiences ask is in
+    it once, as in the first."""
+    names = [query.name for query in benchmark.queries]
+    results: dict[str, list[dict[str, Any]]] = {}
+    for sample, windows in zip(data.samples, answers, strict=True):
+        results.setdefault(
+            sample.clip.clip_id,
+            [
+                {"label": names[label], "score": score, "segment": [start, end]}
+                for start, end, score, label in windows
+            ],
+        )
+    return {
+        "version": "1.0",
+        "challenge": "ego4d_moment_queries",
+        "detect_results": results,
+        "retrieve_results": results,
+    }
+
+
+def _question_document(
+    data: Any,
+    answers: Sequence[Sequence[Window]],
+    benchmark: QueryIncrementalBenchmark,
+) -> dict[str, Any]:
+    """Of Ego4D's Natural-Language-Queries challenge, best window first."""
+    results = [
+        {
+            "clip_uid": sample.clip.clip_id,
+            "annotation_uid": sample.query.annotation_uid,
+            "query_idx": sample.query.query_idx,
+            "predicted_times": [[start, end] for start, end, _, _ in windows],
+        }
+        for sample, windows in zip(data.samples, answers, strict=True)
+    ]
+    return {
+        "version": "1.0",
+        "challenge": "ego4d_nlq_challenge",
+        "results": results,
+    }
+
+
+_DOCUMENTS: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "vilco_mq": _moment_document,
+    "vilco_nlq": _question_document,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``avalanche-vilco predict``.
+
+    :param arguments: command-line arguments without program and command.
+    :return: exit code: 0 written, 1 the run or its data are at fault, 2 bad usage
+        (raised by argparse).
+    """
+    options = _parser().parse_args(arguments)
+    root = options.dataset_root
+    moved = {} if root is None else {"dataset_root": root}
+    warnings.filterwarnings("ignore", category=DeprecationWarning, module="avalanche")
+    try:
+        predict(
+            options.run,
+            options.output,
+            subset=options.subset,
+            benchmark_options=moved,
+            device=options.device,
+        )
+    except (ValueError, FileNotFoundError, ImportError) as error:
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="avalanche-vilco predict",
+        description="Write a run's answers in Ego4D's submission format (moment and "
+        "language queries), from checkpoint.pkl in its folder. That file can run code "
+        "when it is loaded: pass folders of your own runs only. Exit code: 0 written, "
+        "1 the run or its data are at fault, 2 bad usage.",
+    )
+    add = parser.add_argument
+    add("run", metavar="RUN", help="output folder of a run")
+    add(
+        "--subset",
+        choices=SUBSETS,
+        default="val",
+        help="val: the run's test stream (default); test: clips without annotations",
+    )
+    add("--output", metavar="FILE", help="default RUN/predictions_SUBSET.json")
+    add("--dataset-root", metavar="DIR", help="where the data lie now")
+    add("--device", default="auto")
+    return parser
+
+
+__all__ = ["main", "predict"]

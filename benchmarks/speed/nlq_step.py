@@ -1,0 +1,110 @@
+"""Time and memory of a training step of the question localiser at the public sizes.
+
+    python benchmarks/speed/nlq_step.py
+
+Each line is a process of its own with one torch thread: forward, loss and backward of
+`vilco_nlq_base` on random features. CPU time is the median of the steps after the first
+(of the first with `--repeats 0`); memory is the process's peak, interpreter and
+libraries among it, the optimizer's moments not. A cost linear in T doubles with T.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+LENGTHS = (640, 1280, 2560)
+N_WORDS = 12
+FEATURE_DIM, TEXT_DIM = 256, 512
+GIBIBYTE = 2**30
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--batch", type=int, default=8, help="clips (default 8)")
+    parser.add_argument("--repeats", type=int, default=2, help="steps timed")
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.one is not None:
+        print(json.dumps(measure(options.one, options.batch, options.repeats)))
+        return
+    print("| T | clips | forward, CPU s | step, CPU s | ratio | peak memory, GiB |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    first = 0.0
+    for length in options.lengths:
+        found = in_own_process(length, options.batch, options.repeats)
+        first = first or found["seconds"]
+        ratio = f"{found['seconds'] / first:.2f}x"
+        print(
+            f"| {length} | {options.batch} | {found['forward']:.1f} | "
+            f"{found['seconds']:.1f} | {ratio} | {found['gibibytes']:.1f} |",
+            flush=True,
+        )
+
+
+def in_own_process(length: int, batch: int, repeats: int) -> dict[str, float]:
+    command = [sys.executable, __file__, "--one", str(length)]
+    command += ["--batch", str(batch), "--repeats", str(repeats)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(length: int, batch: int, repeats: int) -> dict[str, float]:
+    import torch
+
+    from avalanche_vilco.data.batch import MomentTargets, QueryClipBatch
+    from avalanche_vilco.models.build import vilco_nlq_base
+    from avalanche_vilco.models.losses import MomentLoss
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = vilco_nlq_base(feature_dim=FEATURE_DIM, text_dim=TEXT_DIM).train()
+    valid = torch.ones(batch, length, dtype=torch.bool)
+    clips = QueryClipBatch(
+        features=torch.randn(batch, length, FEATURE_DIM),
+        valid=valid,
+        tokens=torch.randn(batch, N_WORDS, TEXT_DIM),
+        valid_tokens=torch.ones(batch, N_WORDS, dtype=torch.bool),
+    )
+    start = torch.linspace(0, length - 40, batch)
+    windows = torch.stack([start, start + torch.arange(1, batch + 1) * 4], dim=1)
+    rate = torch.full((batch,), 30 / 16.043, dtype=torch.float64)
+    targets = MomentTargets(
+        valid=valid,
+        segments=windows[:, None],
+        segments_sec=windows[:, None].double() / rate[:, None, None],
+        labels=torch.zeros(batch, 1, dtype=torch.long),
+        asked=torch.ones(batch, 1, dtype=torch.bool),
+        duration_sec=length / rate,
+        features_per_sec=rate,
+        sample=torch.arange(batch),
+    )
+    criterion = MomentLoss()
+    times: list[float] = []
+    forward: list[float] = []
+    for _ in range(1 + repeats):
+        began = time.process_time()
+        model.zero_grad()
+        output = model(clips)
+        forward.append(time.process_time() - began)
+        criterion(output, targets).backward()
+        times.append(time.process_time() - began)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {
+        "forward": statistics.median(forward[1:] or forward),
+        "seconds": statistics.median(times[1:] or times),
+        "gibibytes": peak / GIBIBYTE,
+    }
+
+
+if __name__ == "__main__":
+    main()
