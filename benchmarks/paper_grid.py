@@ -34,7 +34,8 @@ class Row:
     features: tuple[str, ...] = ()
     """Folders below the root, joined on channels; none takes the benchmark's own."""
     bytes_of: str | None = None
-    """Row whose exemplar and auxiliary bytes set `mem_size`: run after it."""
+    """Row whose exemplar and auxiliary bytes set `mem_size`: run after it and after
+    the row that is called as the strategy is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +194,7 @@ def settings_of(
         usual = options.grid.memory[options.data]
         own.setdefault("mem_size", options.mem_size or usual)
     if row.bytes_of is not None:
-        own["mem_size"], problem = size_for_bytes(row.bytes_of, options)
+        own["mem_size"], problem = size_for_bytes(row, options)
     if options.root is not None:
         data["dataset_root"] = options.root
     if row.order is not None:
@@ -212,21 +213,35 @@ def settings_of(
     return settings, problem
 
 
-def size_for_bytes(name: str, options: argparse.Namespace) -> tuple[int, str]:
-    """Samples whose features take as many bytes as all that a run of a row keeps: of
-    its first seed, so that all seeds have one size."""
+def size_for_bytes(row: Row, options: argparse.Namespace) -> tuple[int, str]:
+    """Samples with which a row keeps as many bytes as another row does.
+
+    What a sample costs the method, and what it keeps besides (a teacher), is read off
+    the row of its strategy's name; of the first seed, so that all seeds have one size.
+    """
+    assert row.bytes_of is not None
+    found = {name: memory_of(name, options) for name in (row.bytes_of, row.strategy)}
+    for name, memory in found.items():
+        if memory is None:
+            return 0, f"needs the bytes of {name}, of which no run has finished"
+        if not memory.samples:
+            return 0, f"{name} keeps no samples"
+    other, own = found[row.bytes_of], found[row.strategy]
+    room = other.exemplar_bytes + other.auxiliary_bytes - own.auxiliary_bytes
+    size = round(room * own.samples / own.exemplar_bytes)
+    return size, "" if size > 0 else f"keeps more bytes than {row.bytes_of} besides"
+
+
+def memory_of(name: str, options: argparse.Namespace) -> Any:
+    """Memory figures of a row's first finished seed, if any."""
     from avalanche_vilco.reports.runs import read_run
 
     for seed in sorted({0, *options.seeds}):
         try:
-            memory = read_run(options.output / name / f"seed{seed}").results.memory
+            return read_run(options.output / name / f"seed{seed}").results.memory
         except (FileNotFoundError, ValueError):
             continue
-        if not memory.samples:
-            return 0, f"{name} keeps no samples"
-        total = memory.exemplar_bytes + memory.auxiliary_bytes
-        return round(total * memory.samples / memory.exemplar_bytes), ""
-    return 0, f"needs the bytes of {name}, of which no run has finished"
+    return None
 
 
 def run_jobs(jobs: Sequence[Job], options: argparse.Namespace) -> list[str]:

@@ -2,10 +2,10 @@
 
     python benchmarks/speed/step_time.py
 
-Thirteen experiences of two or more queries, on generated clips, one thread. Printed is the
-median CPU time of a training step in the second and in the last experience, and their
-ratio. (In the first there is nothing to remember yet.) A step is everything between two
-batches, the method's own work included.
+Thirteen experiences of two or more queries, on generated clips, one thread. Printed is
+the median CPU time of a training step in the second and in the last experience, and
+their ratio. (In the first there is nothing to remember yet.) A step is everything
+between two batches, the method's own work included.
 """
 
 from __future__ import annotations

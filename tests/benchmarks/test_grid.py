@@ -150,12 +150,25 @@ def test_equal_bytes_take_the_size_from_what_another_row_keeps(
 
     from avalanche_vilco.reports import runs
 
-    memory = SimpleNamespace(samples=64, exemplar_bytes=6400, auxiliary_bytes=1700)
-    run = SimpleNamespace(results=SimpleNamespace(memory=memory))
-    monkeypatch.setattr(runs, "read_run", lambda folder: run)
+    kept = {
+        "vilco": (64, 9600, 1700),
+        "replay": (64, 6400, 0),
+        "icarl": (64, 6400, 900),
+    }
+
+    def read_run(folder: Path) -> SimpleNamespace:
+        names = ("samples", "exemplar_bytes", "auxiliary_bytes")
+        memory = dict(zip(names, kept[folder.parent.name], strict=True))
+        return SimpleNamespace(
+            results=SimpleNamespace(memory=SimpleNamespace(**memory))
+        )
+
+    monkeypatch.setattr(runs, "read_run", read_run)
     options = "--output", str(tmp_path), "--seeds", "3", "4"
     settings, problem = grid.settings("replay_bytes_of_vilco", 4, *options)
-    assert (settings["strategy_options"]["mem_size"], problem) == (81, "")
+    assert (settings["strategy_options"]["mem_size"], problem) == (113, "")
+    settings, problem = grid.settings("icarl_bytes_of_vilco", 4, *options)
+    assert (settings["strategy_options"]["mem_size"], problem) == (104, "")
 
 
 def test_row_that_needs_another_says_so(
@@ -163,7 +176,7 @@ def test_row_that_needs_another_says_so(
 ) -> None:
     arguments = ["--tables", "2", "--rows", "replay_bytes_of_vilco"]
     assert grid.main([*arguments, "--output", str(tmp_path)]) == 1
-    assert "needs the bytes of vilco" in capsys.readouterr().err
+    assert "needs the bytes of vilco, of which no run" in capsys.readouterr().err
 
 
 def test_language_queries_run_and_are_not_run_again(
