@@ -334,6 +334,7 @@ def work(job: Job) -> str:
         try:
             results = train(job, log)
         except Exception:
+            # The grid goes on and prints one line; the whole of it is told here.
             traceback.print_exc(file=log)
             raise
     main_metric = job.grid.metrics[0]

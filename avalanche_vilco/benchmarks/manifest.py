@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -168,11 +169,7 @@ def check_manifest(manifest: SplitManifest, file: Path | str) -> None:
         "format_version": MANIFEST_VERSION,
         "benchmark": "vilco_mq",
     }
-    for field, value in expected.items():
-        found = getattr(manifest, field)
-        if found != value:
-            problem = f"expected {value!r} but got {found!r}"
-            raise DataError(file, problem, field=field, hint=_HINT)
+    check_fields(manifest, expected, file, hint=_HINT)
     _check_protocol(manifest, file)
     _check_groups(manifest, file)
     for field, streams in (
@@ -247,7 +244,7 @@ def manifest_split(
         from, categories differ, clips are unknown (lists them by stream), or belong
         to another subset.
     """
-    _check_hashes(manifest, read, paths, file)
+    check_source_files(manifest, read.report.files, paths, file)
     _check_categories(manifest, read, file)
     clips = {clip.clip_id: clip for clip in read.clips}
     _check_known(manifest, clips, file)
@@ -256,25 +253,6 @@ def manifest_split(
         name: [[clips[clip_id] for clip_id in own] for own in experiences]
         for name, experiences in manifest.streams.items()
     }
-
-
-def _check_hashes(
-    manifest: SplitManifest,
-    read: MomentAnnotations,
-    paths: Mapping[str, Path],
-    file: Path | str,
-) -> None:
-    if not manifest.files:
-        return
-    for name, digest in read.report.files.items():
-        if digest not in manifest.files.values():
-            expected = manifest.files.get(name) or ", ".join(manifest.files.values())
-            problem = (
-                f"is not the file that {file} was made from: its SHA-256 is "
-                f"{digest}, expected {expected}"
-            )
-            hint = "take the file of the same version, or make a new split"
-            raise DataError(paths.get(name, name), problem, hint=hint)
 
 
 def _check_categories(
@@ -346,3 +324,75 @@ def check_windows(
             if count != wanted:
                 problem = f"expected {wanted} windows but the annotations give {count}"
                 raise DataError(file, problem, field=f"windows.{name}[{e}]")
+
+
+def check_fields(
+    manifest: SplitManifest, expected: Mapping[str, Any], file: Path | str, *, hint: str
+) -> None:
+    """Refuse a manifest of another format, version or benchmark.
+
+    :param manifest: to check.
+    :param expected: field -> the only value it may have.
+    :param file: named in errors.
+    :param hint: what to do.
+    :raises DataError: names the field.
+    """
+    for field, value in expected.items():
+        found = getattr(manifest, field)
+        if found != value:
+            problem = f"expected {value!r} but got {found!r}"
+            raise DataError(file, problem, field=field, hint=hint)
+
+
+def check_query_streams(
+    manifest: SplitManifest, file: Path | str, *, noun: str = "queries"
+) -> None:
+    """Refuse streams whose members are queries and that contradict the manifest.
+
+    :param manifest: its streams hold query ids, each in one place, its windows their
+        numbers.
+    :param file: named in errors.
+    :param noun: what errors call the members.
+    :raises DataError: names the field.
+    """
+    if set(manifest.streams) != set(STREAMS):
+        problem = f"expected {', '.join(STREAMS)} but got {', '.join(manifest.streams)}"
+        raise DataError(file, problem, field="streams")
+    for name, experiences in manifest.streams.items():
+        sizes = [len(own) for own in experiences]
+        if len(sizes) != len(manifest.groups):
+            problem = f"expected {len(manifest.groups)} experiences, as groups has, "
+            problem += f"but got {len(sizes)}"
+            raise DataError(file, problem, field=f"streams.{name}")
+        if manifest.windows.get(name) != sizes:
+            problem = f"expected {sizes}, the numbers of {noun}, but got "
+            problem += str(manifest.windows.get(name))
+            raise DataError(file, problem, field=f"windows.{name}")
+    members = chain.from_iterable(chain.from_iterable(manifest.streams.values()))
+    twice = [member for member, count in Counter(members).items() if count > 1]
+    if twice:
+        problem = f"{len(twice)} {noun} occur twice: {', '.join(twice[:_LISTED])}"
+        raise DataError(file, problem, field="streams")
+
+
+def check_source_files(
+    manifest: SplitManifest,
+    digests: Mapping[str, str],
+    paths: Mapping[str, Path],
+    file: Path | str,
+) -> None:
+    """Refuse annotation files that a manifest was not made from.
+
+    :param manifest: without file hashes it goes with any.
+    :param digests: file name -> SHA-256 of what was read.
+    :param paths: file name -> place, for errors.
+    :param file: the manifest, named in errors.
+    :raises DataError: names the annotation file.
+    """
+    for name, digest in digests.items():
+        if manifest.files and digest not in manifest.files.values():
+            expected = manifest.files.get(name) or ", ".join(manifest.files.values())
+            problem = f"is not the file that {file} was made from: its SHA-256 is "
+            problem += f"{digest}, expected {expected}"
+            hint = "take the file of the same version, or make a new split"
+            raise DataError(paths.get(name, name), problem, hint=hint)

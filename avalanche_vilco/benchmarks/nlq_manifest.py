@@ -10,7 +10,6 @@ templates that a query got by its words stay ``None``.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +20,11 @@ from avalanche_vilco.benchmarks.manifest import (
     MANIFEST_VERSION,
     Category,
     SplitManifest,
+    check_fields,
+    check_query_streams,
+    check_source_files,
     package_version,
 )
-from avalanche_vilco.benchmarks.protocols import STREAMS
 from avalanche_vilco.data.ego4d_nlq import LanguageAnnotations, LanguageQuery
 from avalanche_vilco.data.errors import DataError
 from avalanche_vilco.data.files import sha256_of
@@ -145,11 +146,7 @@ def check_nlq_manifest(manifest: SplitManifest, file: Path | str) -> None:
         "protocol": manifest.protocol if rule else " or ".join(NLQ_PROTOCOLS),
         "protocol_version": rule.version if rule else manifest.protocol_version,
     }
-    for field, value in expected.items():
-        found = getattr(manifest, field)
-        if found != value:
-            problem = f"expected {value!r} but got {found!r}"
-            raise DataError(file, problem, field=field, hint=_HINT)
+    check_fields(manifest, expected, file, hint=_HINT)
     ids = [category.label_id for group in manifest.groups for category in group]
     if sorted(ids) != list(range(len(NLQ_TEMPLATES))) or not all(manifest.groups):
         problem = f"expected each of the 13 templates once but got ids {ids}"
@@ -159,32 +156,7 @@ def check_nlq_manifest(manifest: SplitManifest, file: Path | str) -> None:
             problem = f"template {category.label_id} is "
             problem += f"{NLQ_TEMPLATES[category.label_id]!r}, not {category.name!r}"
             raise DataError(file, problem, field="groups")
-    _check_streams(manifest, file)
-
-
-def _check_streams(manifest: SplitManifest, file: Path | str) -> None:
-    if set(manifest.streams) != set(STREAMS):
-        problem = f"expected {', '.join(STREAMS)} but got {', '.join(manifest.streams)}"
-        raise DataError(file, problem, field="streams")
-    for name, experiences in manifest.streams.items():
-        if len(experiences) != len(manifest.groups):
-            problem = f"expected {len(manifest.groups)} experiences, as groups has, "
-            problem += f"but got {len(experiences)}"
-            raise DataError(file, problem, field=f"streams.{name}")
-        if manifest.windows.get(name) != [len(own) for own in experiences]:
-            problem = f"expected {[len(own) for own in experiences]}, the numbers of "
-            problem += f"questions, but got {manifest.windows.get(name)}"
-            raise DataError(file, problem, field=f"windows.{name}")
-    counts = Counter(
-        query_id
-        for experiences in manifest.streams.values()
-        for own in experiences
-        for query_id in own
-    )
-    twice = [query_id for query_id, count in counts.items() if count > 1]
-    if twice:
-        problem = f"{len(twice)} questions occur twice: {', '.join(twice[:_LISTED])}"
-        raise DataError(file, problem, field="streams")
+    check_query_streams(manifest, file, noun="questions")
 
 
 def manifest_questions(
@@ -199,7 +171,12 @@ def manifest_questions(
     :raises DataError: an annotation file is not the one that the manifest was made
         from, questions are unknown, or belong to another subset.
     """
-    _check_hashes(manifest, read, file)
+    check_source_files(
+        manifest,
+        read.report.files,
+        {path.name: path for path in read.files.values()},
+        file,
+    )
     known = {query.query_id: query for query in read.queries}
     named = [i for own in manifest.streams.values() for ids in own for i in ids]
     gone = [query_id for query_id in named if query_id not in known]
@@ -218,20 +195,6 @@ def manifest_questions(
         name: [[known[query_id] for query_id in ids] for ids in experiences]
         for name, experiences in manifest.streams.items()
     }
-
-
-def _check_hashes(
-    manifest: SplitManifest, read: LanguageAnnotations, file: Path | str
-) -> None:
-    if not manifest.files:
-        return
-    paths = {path.name: path for path in read.files.values()}
-    for name, digest in read.report.files.items():
-        if digest not in manifest.files.values():
-            problem = f"is not the file that {file} was made from: its SHA-256 is "
-            problem += f"{digest}"
-            hint = "take the file of the same version, or make a new split"
-            raise DataError(paths.get(name, name), problem, hint=hint)
 
 
 def read_nlq_metadata(path: Path | str) -> SplitManifest:

@@ -32,6 +32,9 @@ from avalanche_vilco.benchmarks.manifest import (
     MANIFEST_VERSION,
     Category,
     SplitManifest,
+    check_fields,
+    check_query_streams,
+    check_source_files,
     package_version,
 )
 from avalanche_vilco.benchmarks.protocols import STREAMS
@@ -541,40 +544,13 @@ def _check_manifest(manifest: SplitManifest, file: Path | str) -> None:
         "protocol": manifest.protocol if rule else " or ".join(VQ_PROTOCOLS),
         "protocol_version": rule.version if rule else manifest.protocol_version,
     }
-    for name, value in expected.items():
-        found = getattr(manifest, name)
-        if found != value:
-            problem = f"expected {value!r} but got {found!r}"
-            raise DataError(file, problem, field=name, hint=_HINT)
+    check_fields(manifest, expected, file, hint=_HINT)
     titles = Counter(title_key(c.name) for group in manifest.groups for c in group)
     twice = [title for title, count in titles.items() if count > 1]
     if twice or not all(manifest.groups) or not titles:
         problem = f"expected each title in one group but got {twice[:_LISTED]} twice"
         raise DataError(file, problem, field="groups")
-    _check_streams(manifest, file)
-
-
-def _check_streams(manifest: SplitManifest, file: Path | str) -> None:
-    if set(manifest.streams) != set(STREAMS):
-        problem = f"expected {', '.join(STREAMS)} but got {', '.join(manifest.streams)}"
-        raise DataError(file, problem, field="streams")
-    seen: set[str] = set()
-    for name, experiences in manifest.streams.items():
-        sizes = [len(own) for own in experiences]
-        if len(sizes) != len(manifest.groups):
-            problem = f"expected {len(manifest.groups)} experiences, as groups has, "
-            raise DataError(
-                file, f"{problem}but got {len(sizes)}", field=f"streams.{name}"
-            )
-        if manifest.windows.get(name) != sizes:
-            problem = f"expected {sizes}, the numbers of queries, but got "
-            problem += str(manifest.windows.get(name))
-            raise DataError(file, problem, field=f"windows.{name}")
-        for query_id in (i for own in experiences for i in own):
-            if query_id in seen:
-                problem = f"the query {query_id} occurs twice"
-                raise DataError(file, problem, field=f"streams.{name}")
-            seen.add(query_id)
+    check_query_streams(manifest, file)
 
 
 def manifest_split(
@@ -590,7 +566,12 @@ def manifest_split(
         from, queries are unknown, belong to another subset or to another group's
         titles, or a clip has two experiences against the protocol.
     """
-    _check_hashes(manifest, read, file)
+    check_source_files(
+        manifest,
+        read.report.files,
+        {path.name: path for path in read.files.values()},
+        file,
+    )
     known = {query.query_id: query for query in read.queries}
     named = [i for own in manifest.streams.values() for ids in own for i in ids]
     gone = [query_id for query_id in named if query_id not in known]
@@ -626,18 +607,6 @@ def _check_members(
                 if fault is not None:
                     spot = f"streams.{name}[{e}]"
                     raise DataError(file, f"{query.query_id} {fault}", field=spot)
-
-
-def _check_hashes(
-    manifest: SplitManifest, read: VisualAnnotations, file: Path | str
-) -> None:
-    paths = {path.name: path for path in read.files.values()}
-    for name, digest in read.report.files.items():
-        if manifest.files and digest not in manifest.files.values():
-            problem = f"is not the file that {file} was made from: its SHA-256 is "
-            problem += digest
-            hint = "take the file of the same version, or make a new split"
-            raise DataError(paths.get(name, name), problem, hint=hint)
 
 
 # --- The public code's pickle ---------------------------------------------------------

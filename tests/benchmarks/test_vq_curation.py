@@ -349,7 +349,7 @@ def test_a_manifest_gives_the_split_back(read, split, manifest, tmp_path):
             lambda raw: raw["streams"]["train"][0].__setitem__(
                 1, raw["streams"]["train"][0][0]
             ),
-            "occurs twice",
+            "1 queries occur twice: ",
         ),
     ],
 )

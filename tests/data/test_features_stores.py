@@ -250,7 +250,7 @@ def test_spawned_workers_read_as_the_main_process_does(tmp_path):
     assert read[0][0][0].shape[-1] == len(STORES) * C
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_forked_process_reads_what_its_parent_opened(store):
     expected = store.read("clip-a")

@@ -44,7 +44,9 @@ backends = pytest.mark.parametrize(
         "pyav",
         pytest.param(
             "decord",
-            marks=pytest.mark.skipif(not has_decord(), reason="no wheel of decord"),
+            marks=pytest.mark.skipif(
+                not has_decord(), reason="decord has no wheel for this platform"
+            ),
         ),
     ],
 )
@@ -125,13 +127,13 @@ def test_frames_that_lean_on_a_later_key_frame_are_exact_by_default(folder):
     check_exactness(reader)
 
 
-@pytest.mark.skipif(not has_decord(), reason="no wheel of decord")
+@pytest.mark.skipif(not has_decord(), reason="decord has no wheel for this platform")
 def test_decord_is_refused_where_it_would_give_other_frames(folder):
     with pytest.raises(VideoError, match=r"decord miscounts .* backend=\"pyav\""):
         open_video(folder / "open.mp4", backend="decord")
 
 
-@pytest.mark.skipif(not has_decord(), reason="no wheel of decord")
+@pytest.mark.skipif(not has_decord(), reason="decord has no wheel for this platform")
 @pytest.mark.parametrize("size", [None, (54, 72)])
 def test_both_decoders_give_equal_pixels(folder, size):
     asked = [7, 149, 0, 31, 30, 29]
