@@ -22,9 +22,9 @@ from typing import Any
 GROUP_SIZES = (2,) * 9 + (3,) * 4
 STEPS = 12
 """Steps of each experience that are timed, after two that are not."""
-SMALL = {"mem_size": 40, "patterns_per_exp": 4, "sample_size": 26}
-"""A-GEM samples from each experience, BiC holds a tenth of its memory out."""
-OWN = {"bic": {"mem_size": 150}}
+SMALL = {"mem_size": 40, "patterns_per_exp": 4, "sample_size": 4}
+OWN = {"bic": {"mem_size": 52, "val_share": 0.25}}
+"""BiC needs a place for held-out samples of each experience, and samples beside."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -63,7 +63,7 @@ def data(folder: Path) -> Path:
 
     return generate_mini_mq(
         folder,
-        n_train=130,
+        n_train=225,
         n_val=26,
         n_test=0,
         n_groups=5,
@@ -96,7 +96,7 @@ def measure(name: str, root: Path, changes: dict[str, Any]) -> tuple[float, floa
         optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True),
         criterion=MomentLoss(),
         train_mb_size=2,
-        train_epochs=6,
+        train_epochs=3,
         plugins=[clock],
         **{**recipe.options, **small, **OWN.get(name, {}), **changes},
     )

@@ -203,7 +203,7 @@ def test_agem_can_be_saved_before_it_has_a_memory(parts: Parts, tmp_path: Path) 
         build("ViLCoAGEM", parts), tmp_path / "checkpoint.pkl"
     )
     assert done == 0
-    assert list(resumed.plugins[0].buffer_dliter) == []
+    assert resumed.plugins[0].buffers == []
 
 
 def test_torch_is_left_as_it_was(parts: Parts, tmp_path: Path) -> None:
