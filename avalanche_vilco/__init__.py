@@ -14,6 +14,8 @@ _HOMES = {
     "ViLCoMQ": "avalanche_vilco.benchmarks.vilco_mq",
     "vilco_nlq": "avalanche_vilco.benchmarks.vilco_nlq",
     "ViLCoNLQ": "avalanche_vilco.benchmarks.vilco_nlq",
+    "vilco_vq": "avalanche_vilco.benchmarks.vilco_vq",
+    "ViLCoVQ": "avalanche_vilco.benchmarks.vilco_vq",
     "vilco_mq_tiny": "avalanche_vilco.models.build",
     "vilco_mq_base": "avalanche_vilco.models.build",
     "MomentLoss": "avalanche_vilco.models.losses",
@@ -22,6 +24,7 @@ _HOMES = {
 if TYPE_CHECKING:
     from avalanche_vilco.benchmarks.vilco_mq import ViLCoMQ, vilco_mq
     from avalanche_vilco.benchmarks.vilco_nlq import ViLCoNLQ, vilco_nlq
+    from avalanche_vilco.benchmarks.vilco_vq import ViLCoVQ, vilco_vq
     from avalanche_vilco.models.build import vilco_mq_base, vilco_mq_tiny
     from avalanche_vilco.models.losses import MomentLoss
 
@@ -29,11 +32,13 @@ __all__ = [
     "MomentLoss",
     "ViLCoMQ",
     "ViLCoNLQ",
+    "ViLCoVQ",
     "__version__",
     "vilco_mq",
     "vilco_mq_base",
     "vilco_mq_tiny",
     "vilco_nlq",
+    "vilco_vq",
 ]
 
 

@@ -28,7 +28,6 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from avalanche_vilco.benchmarks.manifest import SplitManifest, write_manifest
-from avalanche_vilco.data.moments import MomentDataset
 from avalanche_vilco.data.report import DataReport
 
 
@@ -148,7 +147,8 @@ class QueryIncrementalBenchmark(CLScenario):
 
     :param streams: stream name -> experiences, in order.
     :param queries: all queries in order of learning.
-    :param moments: stream name -> the samples of all its experiences.
+    :param moments: stream name -> the dataset of all its experiences: a
+        ``MomentDataset``, ``QueryDataset`` or ``VisualDataset``.
     :param info: what a results file must say of the data (protocol, versions...).
     :param report: what was read, kept and rejected.
     :param manifest: what the split is, if it can be published.
@@ -159,7 +159,7 @@ class QueryIncrementalBenchmark(CLScenario):
         streams: Mapping[str, Sequence[QueryExperience]],
         *,
         queries: Sequence[Query],
-        moments: Mapping[str, MomentDataset],
+        moments: Mapping[str, Any],
         info: Mapping[str, Any],
         report: DataReport,
         manifest: SplitManifest | None = None,
@@ -169,8 +169,9 @@ class QueryIncrementalBenchmark(CLScenario):
         )
         self.queries = tuple(queries)
         """Queries by output channel."""
-        self.moments = dict(moments)
-        """Samples of each whole stream, in the order of its experiences."""
+        self.moments: dict[str, Any] = dict(moments)
+        """Samples of each whole stream, in the order of its experiences: moments,
+        or, of visual queries, windows of frames."""
         self.info = dict(info)
         """Protocol, version and sizes, for results files."""
         self.report = report

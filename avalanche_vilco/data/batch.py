@@ -296,7 +296,7 @@ def collate_moments(samples: Sequence[Sequence[Any]]) -> list[Any]:
     :param samples: inputs and targets are dicts of tensors without the batch dim.
     :return: ``[ClipBatch, MomentTargets, *attributes]``, attributes as tensors.
     """
-    return _collate(ClipBatch, samples)
+    return collate_as(ClipBatch, MomentTargets, samples)
 
 
 def collate_queries(samples: Sequence[Sequence[Any]]) -> list[Any]:
@@ -306,14 +306,25 @@ def collate_queries(samples: Sequence[Sequence[Any]]) -> list[Any]:
         ``valid_tokens`` too.
     :return: ``[QueryClipBatch, MomentTargets, *attributes]``.
     """
-    return _collate(QueryClipBatch, samples)
+    return collate_as(QueryClipBatch, MomentTargets, samples)
 
 
-def _collate(kind: type[ClipBatch], samples: Sequence[Sequence[Any]]) -> list[Any]:
+def collate_as(
+    inputs_kind: type[TensorBatch],
+    targets_kind: type[TensorBatch],
+    samples: Sequence[Sequence[Any]],
+) -> list[Any]:
+    """Mini-batch of samples ``(inputs, targets, *attributes)``.
+
+    :param inputs_kind: what the inputs become.
+    :param targets_kind: what the targets become.
+    :param samples: inputs and targets are dicts of tensors without the batch dim.
+    :return: ``[inputs, targets, *attributes]``, attributes as tensors.
+    """
     inputs, targets, *attributes = zip(*samples, strict=True)
     return [
-        _stack(kind, inputs),
-        _stack(MomentTargets, targets),
+        _stack(inputs_kind, inputs),
+        _stack(targets_kind, targets),
         *(torch.as_tensor(values) for values in attributes),
     ]
 

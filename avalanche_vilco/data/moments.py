@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from avalanche_vilco.data.batch import collate_moments
 from avalanche_vilco.data.ego4d import MomentClip
-from avalanche_vilco.data.features import FeatureStore
+from avalanche_vilco.data.features import FeatureStore, ShuffledFeatures
 from avalanche_vilco.data.narrations import ClipNarrations
 from avalanche_vilco.ops.timeline import seconds_to_grid
 
@@ -81,18 +81,28 @@ class MomentDataset(Dataset[Sample]):
             inputs.update(self._told(sample.clip))
         return inputs, self._targets(index, valid)
 
-    def subset(
-        self: Stream, positions: Iterable[int], *, store: FeatureStore | None = None
-    ) -> Stream:
+    def subset(self: Stream, positions: Iterable[int]) -> Stream:
         """Some of the samples, numbered anew.
 
         :param positions: of the samples wanted, in order.
-        :param store: where their features are read instead.
         """
         part = copy.copy(self)
         part.samples = tuple(self.samples[i] for i in positions)
-        part.store = store or self.store
         return part
+
+    def scrambled(self: Stream, seed: int) -> Stream | None:
+        """The same samples with features that say nothing about their clip, for the
+        chance level; see :class:`~avalanche_vilco.data.features.ShuffledFeatures`.
+
+        :param seed: of the shuffle.
+        :return: None if there are fewer than two clips to exchange features of.
+        """
+        clips = [sample.clip.clip_id for sample in self.samples]
+        if len(set(clips)) < 2:
+            return None
+        whole = copy.copy(self)
+        whole.store = ShuffledFeatures(self.store, clips, seed)
+        return whole
 
     def _told(self, clip: MomentClip) -> dict[str, Tensor]:
         assert self.narrations is not None
