@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from avalanche.benchmarks import EagerCLStream
 from avalanche.core import SupervisedPlugin
 from avalanche.training.plugins import EvaluationPlugin
@@ -24,8 +28,9 @@ from avalanche_vilco.benchmarks.query_incremental import (
     experience_dataset,
 )
 from avalanche_vilco.benchmarks.quirks import ReferenceQuirks
-from avalanche_vilco.benchmarks.vilco_mq import unlabelled_mq
+from avalanche_vilco.benchmarks.vilco_mq import DATA_ROOT_VARIABLE, unlabelled_mq
 from avalanche_vilco.benchmarks.vilco_nlq import unlabelled_nlq
+from avalanche_vilco.benchmarks.vilco_vq import unlabelled_vq
 from avalanche_vilco.cli.run import (
     BENCHMARKS,
     CHECKPOINT_FILE,
@@ -35,9 +40,19 @@ from avalanche_vilco.cli.run import (
     usable_device,
 )
 from avalanche_vilco.cli.terminal import one_line
+from avalanche_vilco.data.ego4d_vq import OFFICIAL_VQ_FILES, find_vq_files
 from avalanche_vilco.data.files import write_atomically
+from avalanche_vilco.data.mini_vq import mini_vq_root
 from avalanche_vilco.data.moments import MomentDataset
+from avalanche_vilco.data.visual import VisualDataset
+from avalanche_vilco.evaluation.functional.response_track import (
+    FrameRows,
+    QueryAnswers,
+    frame_rows,
+    query_answers,
+)
 from avalanche_vilco.evaluation.metrics.strategy import decoded
+from avalanche_vilco.evaluation.submissions import track_document
 from avalanche_vilco.reports.results import weights_hash
 from avalanche_vilco.reports.runs import PROGRESS_FILE, RESULTS_FILE
 from avalanche_vilco.training.checkpointing import load_checkpoint
@@ -46,25 +61,6 @@ from avalanche_vilco.training.registry import find_recipe
 SUBSETS = ("val", "test")
 Window = tuple[float, float, float, int]
 """Start and end in clip seconds, score, channel."""
-
-UNLABELLED: Mapping[str, tuple[Callable[..., MomentDataset], frozenset[str]]] = {
-    "vilco_mq": (
-        unlabelled_mq,
-        frozenset(
-            {"dataset_root", "annotations", "categories", "features", "features_of"}
-            | {"features_per_sec", "grid", "missing", "length_tolerance"}
-        ),
-    ),
-    "vilco_nlq": (
-        unlabelled_nlq,
-        frozenset(
-            {"dataset_root", "features", "features_of", "features_per_sec", "grid"}
-            | {"query_text", "text_model", "missing", "length_tolerance"}
-        ),
-    ),
-}
-"""Reader of the clips without annotations, and which of the benchmark's arguments it
-shares."""
 
 
 def predict(
@@ -106,14 +102,15 @@ def predict(
     _check_data(folder, progress, benchmark)
     moved_to = None if config.device == trained_on else config.device
     strategy = _restored(folder, config, benchmark, moved_to, echo)
+    form = _FORMS[config.benchmark]
     if subset == "val":
         data, stream = benchmark.moments["test"], benchmark.test_stream
+        _take_codes(config, benchmark, strategy.model, echo)
     else:
-        read, shared = UNLABELLED[config.benchmark]
-        data = read(**{k: v for k, v in options.items() if k in shared})
+        data = form.unlabelled(options)
         stream = _one_experience(data, benchmark)
-    answers = _answers(strategy, stream, len(data))
-    document = _DOCUMENTS[config.benchmark](data, answers, benchmark)
+    answers = _answers(strategy, stream, form.keeper(len(data)))
+    document = form.document(data, answers, benchmark, options, subset)
     path = Path(output or folder / f"predictions_{subset}.json")
     write_atomically(path, json.dumps(document, allow_nan=False) + "\n")
     echo(f"{len(data)} samples of subset {subset}: {path}")
@@ -176,9 +173,8 @@ def _restored(
     """The run's strategy after its last experience, without its metrics and logs."""
     recipe = find_recipe(config.strategy)
     quirks = ReferenceQuirks.from_names(config.quirks, selection=config.selection)
-    model = MODELS[config.model](
-        feature_dim=benchmark.info["feature_dim"], text_dim=benchmark.text_dim
-    )
+    home = BENCHMARKS[config.benchmark]
+    model = MODELS[config.model](**home.model_arguments(benchmark))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="No loggers specified")
         silent = EvaluationPlugin(loggers=[])
@@ -210,8 +206,26 @@ def _check_weights(folder: Path, strategy: Any) -> None:
         )
 
 
+def _take_codes(
+    config: RunConfig,
+    benchmark: QueryIncrementalBenchmark,
+    model: Any,
+    echo: Callable[[str], None],
+) -> None:
+    """Evaluate on the backbone's codes where the run did: they are rounded."""
+    if not config.backbone_cache:
+        return
+    from avalanche_vilco.training.backbone_cache import cache_backbone
+
+    # A store is found by what it holds: the streams are those of the run.
+    is_selecting = config.selection == "best_on_valid"
+    streams = ("train", "valid", "test") if is_selecting else ("train", "test")
+    device = config.device
+    cache_backbone(benchmark, model.backbone, device=device, streams=streams, echo=echo)
+
+
 def _one_experience(
-    data: MomentDataset, benchmark: QueryIncrementalBenchmark
+    data: MomentDataset | VisualDataset, benchmark: QueryIncrementalBenchmark
 ) -> list[QueryExperience]:
     """Samples as a stream of their own."""
     clips = [sample.clip.clip_id for sample in data.samples]
@@ -232,46 +246,82 @@ def _one_experience(
     return list(EagerCLStream("unannotated", [experience]))
 
 
-class _Answers(SupervisedPlugin):
-    """Keeps what is decoded in evaluation.
+class _Keeper(SupervisedPlugin, ABC):
+    """Keeps what is decoded in evaluation."""
+
+    def after_eval_iteration(self, strategy: Any, **kwargs: Any) -> None:
+        self.keep(*decoded(strategy))
+
+    @abstractmethod
+    def keep(self, predictions: Any, targets: Any) -> None:
+        """Keep a mini-batch."""
+
+    @abstractmethod
+    def answers(self) -> Any:
+        """What the document is made of."""
+
+
+class _WindowKeeper(_Keeper):
+    """Ranked windows of each sample, by its position.
 
     :param n_samples: of the stream.
     """
 
     def __init__(self, n_samples: int) -> None:
         super().__init__()
-        self.windows: list[list[Window]] = [[] for _ in range(n_samples)]
-        """Ranked windows of each sample, by its position."""
+        self._windows: list[list[Window]] = [[] for _ in range(n_samples)]
 
-    def after_eval_iteration(self, strategy: Any, **kwargs: Any) -> None:
-        predictions, targets = decoded(strategy)
+    def keep(self, predictions: Any, targets: Any) -> None:
         rows = zip(
-            targets.sample.tolist(),  # type: ignore[attr-defined]
+            targets.sample.tolist(),
             predictions.segments_sec.tolist(),
             predictions.scores.tolist(),
             predictions.labels.tolist(),
             strict=True,
         )
         for sample, segments, scores, labels in rows:
-            self.windows[sample] = [
+            self._windows[sample] = [
                 (*segment, score, label)
                 for segment, score, label in zip(segments, scores, labels, strict=True)
                 if label >= 0
             ]
 
+    def answers(self) -> list[list[Window]]:
+        return self._windows
 
-def _answers(strategy: Any, stream: Any, n_samples: int) -> list[list[Window]]:
-    answers = _Answers(n_samples)
-    strategy.plugins.append(answers)
+
+class _TrackKeeper(_Keeper):
+    """The track of each query, from its windows.
+
+    :param n_samples: of the stream, windows here.
+    """
+
+    def __init__(self, n_samples: int) -> None:
+        super().__init__()
+        self._rows: list[FrameRows] = []
+
+    def keep(self, predictions: Any, targets: Any) -> None:
+        rows = frame_rows(predictions)
+        self._rows.append(FrameRows(*(column.cpu() for column in rows)))
+
+    def answers(self) -> QueryAnswers:
+        columns = zip(*self._rows, strict=True)
+        return query_answers(FrameRows(*(torch.cat(column) for column in columns)))
+
+
+def _answers(strategy: Any, stream: Any, keeper: _Keeper) -> Any:
+    strategy.plugins.append(keeper)
     strategy.eval(stream[:] if not isinstance(stream, list) else stream)
-    strategy.plugins.remove(answers)
-    return answers.windows
+    strategy.plugins.remove(keeper)
+    return keeper.answers()
 
 
 def _moment_document(
     data: MomentDataset,
     answers: Sequence[Sequence[Window]],
     benchmark: QueryIncrementalBenchmark,
+    options: Mapping[str, Any],
+    subset: str,
 ) -> dict[str, Any]:
     """Of Ego4D's Moment-Queries challenge. A clip that several experiences ask is in
     it once, as in the first."""
@@ -297,6 +347,8 @@ def _question_document(
     data: Any,
     answers: Sequence[Sequence[Window]],
     benchmark: QueryIncrementalBenchmark,
+    options: Mapping[str, Any],
+    subset: str,
 ) -> dict[str, Any]:
     """Of Ego4D's Natural-Language-Queries challenge, best window first."""
     results = [
@@ -315,9 +367,81 @@ def _question_document(
     }
 
 
-_DOCUMENTS: Mapping[str, Callable[..., dict[str, Any]]] = {
-    "vilco_mq": _moment_document,
-    "vilco_nlq": _question_document,
+def _track_document(
+    data: VisualDataset,
+    answers: QueryAnswers,
+    benchmark: QueryIncrementalBenchmark,
+    options: Mapping[str, Any],
+    subset: str,
+) -> dict[str, Any]:
+    """Of Ego4D's Visual-Queries-2D challenge. Query sets that the protocol leaves out
+    are in it, without boxes."""
+    keys = [(q.clip_id, q.annotation_uid, q.set_number) for q in data.queries]
+    return track_document(_vq_file(options, subset), keys, answers)
+
+
+def _vq_file(options: Mapping[str, Any], subset: str) -> Path:
+    """Annotation file of a subset, found as the benchmark does."""
+    given = options.get("annotations")
+    if isinstance(given, Mapping) and subset in given:
+        return Path(given[subset]).expanduser()
+    root = options.get("dataset_root") or os.environ.get(DATA_ROOT_VARIABLE)
+    base = Path(root).expanduser() if root else mini_vq_root()
+    if given is not None and not isinstance(given, Mapping):
+        base = Path(given).expanduser()
+    found = {**find_vq_files(base / "annotations"), **find_vq_files(base)}
+    if subset not in found:
+        raise FileNotFoundError(f"no {OFFICIAL_VQ_FILES[subset]} in {base}")
+    return found[subset]
+
+
+def _unlabelled_visual(options: Mapping[str, Any]) -> VisualDataset:
+    names = ["dataset_root", "videos", "backend", "side", "crop_side", "window"]
+    names.append("missing")
+    shared = {name: options[name] for name in names if name in options}
+    if options.get("annotations") is not None:
+        shared["annotations"] = _vq_file(options, "test")
+    return unlabelled_vq(**shared)
+
+
+def _unlabelled(
+    read: Callable[..., MomentDataset], *names: str
+) -> Callable[[Mapping[str, Any]], MomentDataset]:
+    """A reader of clips without annotations, by the benchmark's arguments that it
+    shares."""
+    return lambda options: read(**{k: v for k, v in options.items() if k in names})
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How a benchmark's answers become a file."""
+
+    unlabelled: Callable[[Mapping[str, Any]], Any]
+    """Reads the clips without annotations, by the benchmark's arguments."""
+    keeper: Callable[[int], _Keeper]
+    document: Callable[..., dict[str, Any]]
+
+
+_FORMS: Mapping[str, _Form] = {
+    "vilco_mq": _Form(
+        _unlabelled(
+            unlabelled_mq,
+            *("dataset_root", "annotations", "categories", "features", "features_of"),
+            *("features_per_sec", "grid", "missing", "length_tolerance"),
+        ),
+        _WindowKeeper,
+        _moment_document,
+    ),
+    "vilco_nlq": _Form(
+        _unlabelled(
+            unlabelled_nlq,
+            *("dataset_root", "features", "features_of", "features_per_sec", "grid"),
+            *("query_text", "text_model", "missing", "length_tolerance"),
+        ),
+        _WindowKeeper,
+        _question_document,
+    ),
+    "vilco_vq": _Form(_unlabelled_visual, _TrackKeeper, _track_document),
 }
 
 
@@ -349,8 +473,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="avalanche-vilco predict",
-        description="Write a run's answers in Ego4D's submission format (moment and "
-        "language queries), from checkpoint.pkl in its folder. That file can run code "
+        description="Write a run's answers in Ego4D's submission format, from "
+        "checkpoint.pkl in its folder. That file can run code "
         "when it is loaded: pass folders of your own runs only. Exit code: 0 written, "
         "1 the run or its data are at fault, 2 bad usage.",
     )

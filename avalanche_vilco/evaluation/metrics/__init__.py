@@ -21,6 +21,10 @@ from avalanche_vilco.evaluation.metrics.recall import (
     StreamRecall,
     recall_metrics,
 )
+from avalanche_vilco.evaluation.metrics.response_track import (
+    ResponseTrackMetrics,
+    response_track_metrics,
+)
 from avalanche_vilco.evaluation.metrics.strategy import (
     MomentPredictions,
     MomentTargets,
@@ -42,6 +46,7 @@ __all__ = [
     "MomentRecall",
     "MomentTargets",
     "MomentTaskMatrix",
+    "ResponseTrackMetrics",
     "StreamRecall",
     "StreamValues",
     "TrackPredictions",
@@ -52,6 +57,7 @@ __all__ = [
     "decoded",
     "detection_map_metrics",
     "recall_metrics",
+    "response_track_metrics",
     "task_matrix_metrics",
     "visual_query_metrics",
 ]

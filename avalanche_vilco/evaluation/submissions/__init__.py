@@ -21,6 +21,7 @@ from avalanche_vilco.evaluation.submissions.queries import (
     QuerySubmission,
     read_queries,
 )
+from avalanche_vilco.evaluation.submissions.track_document import track_document
 from avalanche_vilco.evaluation.submissions.tracks import (
     TrackFile,
     TrackSubmission,
@@ -43,5 +44,6 @@ __all__ = [
     "read_moments",
     "read_queries",
     "read_tracks",
+    "track_document",
     "tracks_of",
 ]

@@ -17,6 +17,7 @@ from avalanche_vilco.evaluation.metrics import (
     ExperienceValues, MomentDetectionMAP, MomentRecall, MomentTaskMatrix, StreamValues,
     VisualQueryMetrics,
 )
+from avalanche_vilco.evaluation.metrics.response_track import ResponseTrackMetrics
 
 torch.set_num_threads(1)
 draw = torch.Generator().manual_seed(0)
@@ -46,7 +47,28 @@ def tracks(query):
     return SimpleNamespace(**predictions), SimpleNamespace(tracks=asked, n_queries=1)
 
 
+def window(number):
+    # Two windows of a query, or three, follow each other.
+    query, frames = number // 3, torch.arange(5) + 5 * (number % 3)
+    boxes = torch.tensor([[0.0, 0.0, 30.0, 30.0]], dtype=torch.float64).repeat(5, 1)
+    predictions = {
+        "scores": 3.0 - (frames - 5 - query).abs(),
+        "boxes": boxes + query,
+        "frame_numbers": frames,
+        "query": torch.tensor(query),
+        "query_frame": torch.tensor(14),
+    }
+    asked = {"track_boxes": boxes, "track_frames": torch.arange(4, 9)}
+    asked["query"] = predictions["query"]
+    return [
+        SimpleNamespace(**{name: value[None] for name, value in part.items()})
+        for part in (predictions, asked)
+    ]
+
+
 def batch(kind, clip):
+    if kind is ResponseTrackMetrics:
+        return window(clip)
     if kind is VisualQueryMetrics:
         return tracks(clip)
     one = slice(clip, clip + 1)
@@ -97,7 +119,7 @@ def evaluated(plugin, batches):
 
 
 predictions, targets = moments(30), moments(6)
-KINDS = MomentDetectionMAP, MomentRecall, VisualQueryMetrics
+KINDS = MomentDetectionMAP, MomentRecall, VisualQueryMetrics, ResponseTrackMetrics
 PLUGINS = ExperienceValues, StreamValues, lambda state, _: MomentTaskMatrix(state)
 whole = range(N_CLIPS)
 
@@ -108,6 +130,7 @@ for kind, metric in alone.items():
         metric.update(*batch(kind, clip))
 values = {kind: metric.compute() for kind, metric in alone.items()}
 sizes = alone[VisualQueryMetrics].by_size()
+assert 0 < values[ResponseTrackMetrics]["stAP"] < 1
 emitted = [
     [evaluated(make(kind(), ""), [batch(kind, c) for c in whole]) for make in PLUGINS]
     for kind in KINDS
