@@ -341,6 +341,9 @@ class PyramidLocalizer(DynamicModule):
         self.pyramid = pyramid
         self.pooled = nn.Identity()
         """Sees (B, D) clip codes in :meth:`clip_codes`; a name for feature hooks."""
+        self.narrated_module = nn.Identity()
+        """Sees the finest level's (B, T, D) codes and their (B, T) mask, as a pair; for
+        hooks that compare them with sentences."""
         self.heads = heads
         self.decoder = decoder
         self.prompt_memory: PromptMemory | None = None
@@ -372,6 +375,11 @@ class PyramidLocalizer(DynamicModule):
         """Width of the queries' token features."""
         return self.text.projection.in_features
 
+    @property
+    def narrated_dim(self) -> int:
+        """Width D of what :attr:`narrated_module` sees."""
+        return self.heads.match.in_features
+
     def forward(self, clips: ClipBatch) -> Tensor:
         """Localise.
 
@@ -402,6 +410,7 @@ class PyramidLocalizer(DynamicModule):
         text = self.shown_text(clips)
         x = self.stem(features, valid)
         levels, masks = self.pyramid(x, valid, text.tokens, text.seen)
+        self.narrated_module((levels[0], masks[0]))
         return levels, masks, text.summaries
 
     def encoded_prompts(self, memory: PromptMemory) -> tuple[Tensor, Tensor]:

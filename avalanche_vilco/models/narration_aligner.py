@@ -48,12 +48,12 @@ def narrated_codes(features: Tensor, valid: Tensor, windows: Tensor) -> Tensor:
 def install_aligner(model: Any, narration_dim: int, *, seed: int = 0) -> None:
     """Give a localiser a :class:`NarrationAligner`, as ``model.narration_aligner``.
 
-    :param model: a localiser with ``heads.match``, whose width is that of its codes.
+    :param model: a localiser with ``narrated_dim``, the width of its video codes.
     :param narration_dim: width of the embeddings of sentences.
     :param seed: of the initial weights.
     """
     aligner = NarrationAligner(
-        narration_dim=narration_dim, dim=model.heads.match.in_features, seed=seed
+        narration_dim=narration_dim, dim=model.narrated_dim, seed=seed
     )
     device = next(model.parameters()).device
     model.narration_aligner = aligner.to(device).train(model.training)
