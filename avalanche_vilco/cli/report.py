@@ -22,7 +22,6 @@ from avalanche_vilco.reports.published import (
     published_section,
     read_published,
 )
-from avalanche_vilco.reports.results import MAIN_METRIC
 from avalanche_vilco.reports.runs import (
     RESULTS_FILE,
     Run,
@@ -178,7 +177,7 @@ def _comparison_dict(found: Comparison) -> dict[str, Any]:
 
 
 def _plot(options: argparse.Namespace, settings: Sequence[Setting]) -> None:
-    metric = options.metrics[0]
+    metric = next(iter(options.metrics), None)
     if options.plot is not None:
         options.plot.parent.mkdir(parents=True, exist_ok=True)
         plots.plot_scores(settings, options.plot, metric, options.interval)
@@ -209,9 +208,9 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--metrics",
         nargs="+",
-        default=[MAIN_METRIC],
+        default=[],
         metavar="METRIC",
-        help=f"default {MAIN_METRIC}; plots show the first",
+        help="default: the main metric of the runs' benchmark; plots show the first",
     )
     add(
         "--interval",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,13 +24,9 @@ from avalanche_vilco.benchmarks.quirks import DATA_QUIRKS, ReferenceQuirks
 from avalanche_vilco.cli.settings import BENCHMARKS, MODELS, BenchmarkSettings
 from avalanche_vilco.data.files import write_atomically
 from avalanche_vilco.evaluation.matrix import TaskMatrix
-from avalanche_vilco.evaluation.metrics.continual import (
-    MomentTaskMatrix,
-    task_matrix_metrics,
-)
+from avalanche_vilco.evaluation.metrics.continual import MomentTaskMatrix
 from avalanche_vilco.evaluation.metrics.detection import MomentDetectionMAP
-from avalanche_vilco.evaluation.metrics.recall import MomentRecall, recall_metrics
-from avalanche_vilco.models.losses import MomentLoss
+from avalanche_vilco.evaluation.metrics.emission import ExperienceValues, StreamValues
 from avalanche_vilco.reports.memory import memory_figures
 from avalanche_vilco.reports.results import (
     RESULTS_VERSION,
@@ -49,8 +46,6 @@ from avalanche_vilco.training.registry import (
 )
 from avalanche_vilco.training.scoring import chance_level
 
-TOP_K = (1, 5)
-TIOU = (0.3, 0.5)
 CHECKPOINT_FILE = "checkpoint.pkl"
 
 
@@ -73,6 +68,7 @@ class RunConfig:
     strategy_options: Mapping[str, Any]
     quirks: Sequence[str]
     selection: str
+    backbone_cache: bool
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -99,6 +95,7 @@ def run(
     strategy_options: Mapping[str, Any] | None = None,
     quirks: Sequence[str] | None = None,
     selection: str = "last",
+    backbone_cache: bool | None = None,
     output: Path | str | None = None,
     resume: bool = False,
     echo: Callable[[str], None] = print,
@@ -130,6 +127,10 @@ def run(
     :param selection: weights kept of each experience: the ``"last"``, or
         ``"best_on_valid"``: of the epoch that scores best on the valid stream;
         ``"best_on_test"`` is a quirk.
+    :param backbone_cache: compute what the model's frozen backbone makes of the videos
+        once, before training; it goes to the user's cache folder, and its size is said
+        beforehand. None is the benchmark's: True for visual queries on the embedded
+        default without augmentation.
     :param output: folder of the run; default
         ``outputs/<benchmark>/<strategy>/seed<seed>``.
     :param resume: go on after the last finished experience found in ``output``.
@@ -179,6 +180,7 @@ def run(
         options,
         list(chosen.names),
         chosen.selection,
+        backbone_cache=False,
     )
     make_model = look_up("model", model, MODELS)
     folder = Path(output or Path("outputs", benchmark, strategy, f"seed{seed}"))
@@ -186,9 +188,13 @@ def run(
     stream = home.build(**data_options)
     _check_quirks(chosen, options, stream)
     check_channels(strategy, recipe, stream.moments["train"].n_queries)
+    caching = _caches_backbone(backbone_cache, benchmark, home, stream)
+    config = replace(config, backbone_cache=caching)
     echo(str(stream.report))
     work = _Run(config, recipe, stream, make_model, folder, chosen)
     try:
+        if caching:
+            work.cache_backbone(echo)
         return work.finish(work.train(resume, echo), echo)
     finally:
         work.close_logs()
@@ -239,6 +245,22 @@ def _chosen_quirks(
         f"the quirk 'class_slot_memory' does not go with strategy {strategy!r}, whose "
         "memory has no units: use strategy 'replay'"
     )
+
+
+def _caches_backbone(
+    wanted: bool | None,
+    name: str,
+    home: BenchmarkSettings,
+    benchmark: QueryIncrementalBenchmark,
+) -> bool:
+    if home.caches_backbone is None:
+        if wanted:
+            raise ValueError(
+                f"expected backbone_cache to be left out but got {wanted}: models of "
+                f"benchmark {name!r} have no backbone, their features are in files"
+            )
+        return False
+    return home.caches_backbone(benchmark) if wanted is None else wanted
 
 
 def _check_benchmark_quirks(
@@ -305,9 +327,7 @@ class _Run:
         self.weights = quirks.weights(benchmark.info["queries_per_experience"])
         self.checkpoint = folder / CHECKPOINT_FILE
         folder.mkdir(parents=True, exist_ok=True)
-        self.model = make_model(
-            feature_dim=benchmark.info["feature_dim"], text_dim=benchmark.text_dim
-        )
+        self.model = make_model(**self.home.model_arguments(benchmark))
         self.initial_weights = weights_hash(self.model)
         self.strategy = build_strategy(
             config, recipe, self.model, quirks, self._evaluator()
@@ -316,13 +336,15 @@ class _Run:
         self.seconds: list[dict[str, float]] = []
 
     def _evaluator(self) -> EvaluationPlugin:
-        metrics: list[Any] = []
-        for budget in self.home.budgets:
-            options: dict[str, Any] = {"k": TOP_K, "tiou": TIOU, "budget": budget}
-            metrics += recall_metrics(experience=True, stream=True, **options)
-            metrics += task_matrix_metrics(
-                weights=self.weights, future=self.home.future, **options
-            )
+        home, metrics = self.home, list[Any]()
+        # A state for each plugin: they empty it at different times.
+        kinds = zip(home.states(), home.states(), home.states(), strict=True)
+        for by_experience, of_stream, of_matrix in kinds:
+            metrics += [
+                ExperienceValues(by_experience, home.states_title),
+                StreamValues(of_stream, home.states_title),
+                MomentTaskMatrix(of_matrix, weights=self.weights, future=home.future),
+            ]
         log = (self.folder / "log.txt").open("a", encoding="utf-8", buffering=1)
         return EvaluationPlugin(
             *metrics,
@@ -340,6 +362,24 @@ class _Run:
         for logger in self.strategy.evaluator.loggers:
             if isinstance(logger, TextLogger):
                 logger.file.close()
+
+    def cache_backbone(self, echo: Callable[[str], None]) -> None:
+        """Compute the codes of the backbone for the streams that a run reads."""
+        from avalanche_vilco.training.backbone_cache import cache_backbone
+
+        backbone: Any = self.model.backbone
+        is_selecting = self.quirks.selection == "best_on_valid"
+        streams = ("train", "valid", "test") if is_selecting else ("train", "test")
+        # The draws of a run are the same whether the codes are there already or not.
+        with torch.random.fork_rng(devices=[]):
+            cache_backbone(
+                self.benchmark,
+                backbone,
+                device=self.config.device,
+                streams=streams,
+                progress=sys.stderr.isatty(),
+                echo=echo,
+            )
 
     def train(self, resume: bool, echo: Callable[[str], None]) -> Any:
         """Train and evaluate, experience by experience."""
@@ -441,6 +481,7 @@ class _Run:
         took = self.seconds[-1]
         name = self.home.main_metric
         average = self.matrices()[name].average(weights=self.weights)
+        # Other names, such as stAP25, stay as they are.
         words = name.replace("Recall", "R").replace("_tIoU", " at tIoU ")
         everything = " (all experiences)" if self.recipe.is_joint else ""
         return (
@@ -490,13 +531,10 @@ class _Run:
         return {"by": self.quirks.selection, "epochs": list(chosen)}
 
     def _scores(self, matrices: Mapping[str, TaskMatrix]) -> dict[str, Any]:
-        recalls = [
-            MomentRecall(k=TOP_K, tiou=TIOU, budget=b) for b in self.home.budgets
-        ]
         chance = chance_level(
             self.strategy.model,
             self.benchmark,
-            recalls,
+            self.home.states(),
             seed=self.config.seed,
             averages=self.quirks.averages,
             device=self.config.device,
@@ -527,6 +565,7 @@ def build_strategy(
     :param quirks: of the run.
     :param evaluator: metrics and loggers.
     """
+    home: BenchmarkSettings = BENCHMARKS[config.benchmark]
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=config.learning_rate,
@@ -536,15 +575,16 @@ def build_strategy(
     return recipe.build(
         model=model,
         optimizer=optimizer,
-        criterion=MomentLoss(negatives=quirks.negatives),
+        criterion=home.loss(quirks),
         train_mb_size=config.batch_size,
         train_epochs=config.epochs * recipe.epochs_factor,
         eval_mb_size=config.eval_batch_size,
         device=torch.device(config.device),
-        plugins=_selection_plugins(quirks.selection),
+        plugins=_selection_plugins(quirks.selection, home),
         evaluator=evaluator,
         **config.strategy_options,
         **_own_seed(config, recipe),
+        **_own_output(home, recipe),
     )
 
 
@@ -555,15 +595,23 @@ def _own_seed(config: RunConfig, recipe: Recipe) -> dict[str, int]:
     return {recipe.seed_argument: config.seed} if recipe.seed_argument else {}
 
 
+def _own_output(home: BenchmarkSettings, recipe: Recipe) -> dict[str, int]:
+    """What the model's output holds, for methods that take it apart."""
+    name = recipe.regression_argument
+    return {name: home.n_regression} if name else {}
+
+
 def _defined(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _selection_plugins(selection: str) -> list[BestCheckpointPlugin]:
+def _selection_plugins(
+    selection: str, home: BenchmarkSettings
+) -> list[BestCheckpointPlugin]:
     if selection == "best_on_test":
         # The public code selects by mAP.
         return [BestCheckpointPlugin("test", metric=MomentDetectionMAP())]
-    return [BestCheckpointPlugin("valid")] if selection == "best_on_valid" else []
+    return [home.selection("valid")] if selection == "best_on_valid" else []
 
 
 __all__: Sequence[str] = [

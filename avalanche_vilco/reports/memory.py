@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,9 +12,10 @@ from avalanche.training.plugins import EvaluationPlugin
 from torch import Tensor, nn
 
 from avalanche_vilco.benchmarks.query_incremental import QueryIncrementalBenchmark
-from avalanche_vilco.data.batch import ClipBatch, MomentTargets
+from avalanche_vilco.data.batch import TensorBatch
 from avalanche_vilco.data.moments import MomentDataset
 from avalanche_vilco.data.nlq import QueryDataset
+from avalanche_vilco.data.visual import VisualDataset
 
 FLOAT32_BYTES = 4
 GIVEN_TO_THE_MODEL = ("prompt_memory", "narration_aligner")
@@ -34,8 +35,13 @@ class MemoryFigures:
     share_of_training_samples: float
     """Samples kept over samples of the train stream, in [0, 1]."""
     exemplar_bytes: int
-    """Features of the clips kept, of the questions asked of them and, where the method
-    learns from them, of their narrations; float32, by reference or copied."""
+    """What training reads of the samples kept, by reference or copied, and, where the
+    method learns from them, float32 embeddings of their narrations. Of moments and
+    language queries: float32 features of the clips, each counted once, and of the
+    questions. Of visual queries: for each sample the pixels of one training window
+    (T x 3 x S x S) and of the crop (3 x S x S), uint8, or the float16 codes that a
+    cached backbone made of them; videos and the windows of other epochs, which a
+    method that draws a new one each time also reads, are not in it."""
     auxiliary_bytes: int
     """Tensors of the plugins (importances, old weights, teachers, stored narrations)
     and the parts that they gave the model (prompts)."""
@@ -64,24 +70,39 @@ def memory_figures(
     found = _search(strategy)
     kept = sorted(found.samples)
     clips = {train.samples[i].clip.clip_id: train.samples[i].clip for i in kept}
-    scale = train.store.time_scale
-    steps = sum(
-        clip.duration_sec * clip.features_per_sec * scale(name)
-        for name, clip in clips.items()
-    )
+    if isinstance(train, MomentDataset):
+        shown = FLOAT32_BYTES * _feature_numbers(train, kept)
+    else:
+        shown = _picture_bytes(train, kept, benchmark.info["window"])
+    told = FLOAT32_BYTES * _narration_numbers(strategy.model, train, clips)
     return MemoryFigures(
         samples=len(found.samples),
         clips=len(clips),
         hours=sum(c.duration_sec for c in clips.values()) / 3600,
         share_of_training_samples=len(found.samples) / len(train),
-        exemplar_bytes=FLOAT32_BYTES
-        * (
-            round(steps) * train.store.width
-            + _question_numbers(train, kept)
-            + _narration_numbers(strategy.model, train, clips)
-        ),
+        exemplar_bytes=shown + told,
         auxiliary_bytes=found.auxiliary_bytes,
     )
+
+
+def _feature_numbers(train: MomentDataset, kept: Sequence[int]) -> int:
+    """Numbers of the features of samples' clips, and of the questions asked."""
+    clips = {train.samples[i].clip.clip_id: train.samples[i].clip for i in kept}
+    steps = sum(
+        clip.duration_sec * clip.features_per_sec * train.store.time_scale(name)
+        for name, clip in clips.items()
+    )
+    return round(steps) * train.store.width + _question_numbers(train, kept)
+
+
+def _picture_bytes(train: VisualDataset, kept: Sequence[int], n_frames: int) -> int:
+    """Bytes of a window's frames and of the crop, for each sample."""
+    if train.codes is None:
+        pictures = 3 * train.side**2 * len(kept)
+    else:
+        crops = (train.codes.crop(train.samples[i].query.query_id) for i in kept)
+        pictures = sum(crop.numel() * crop.element_size() for crop in crops)
+    return (n_frames + 1) * pictures
 
 
 def _question_numbers(train: MomentDataset, kept: Iterable[int]) -> int:
@@ -92,7 +113,9 @@ def _question_numbers(train: MomentDataset, kept: Iterable[int]) -> int:
     return sum(train.tokens.read(query_id).numel() for query_id in ids)
 
 
-def _narration_numbers(model: Any, train: MomentDataset, clips: Iterable[str]) -> int:
+def _narration_numbers(
+    model: Any, train: MomentDataset | VisualDataset, clips: Iterable[str]
+) -> int:
     """Numbers of the narrations that come with clips, if the model learns from them."""
     if train.narrations is None or not hasattr(model, "narration_aligner"):
         return 0
@@ -106,6 +129,8 @@ def _search(strategy: Any) -> _Found:
     roots += [getattr(strategy, name, None) for name in ("dataset", "_experiences")]
     own = {id(strategy), id(strategy.model), id(strategy.optimizer)}
     own.update(id(p) for p in strategy.model.parameters())
+    # A teacher may share a frozen backbone with the model.
+    own.update(id(b) for b in strategy.model.buffers())
     added = [getattr(strategy.model, name, None) for name in GIVEN_TO_THE_MODEL]
     for part in added:
         own.difference_update(map(id, part.parameters()) if part is not None else ())
@@ -113,22 +138,26 @@ def _search(strategy: Any) -> _Found:
     for thing in _walk(roots, own):
         if isinstance(thing, AvalancheDataset):
             found.samples.update(thing.positions if len(thing) else ())
-        elif isinstance(thing, MomentTargets):
-            found.samples.update(thing.sample.tolist())
+        elif isinstance(thing, TensorBatch):
+            found.samples.update(thing.fields()["sample"].tolist())
         elif isinstance(thing, Tensor):
             found.auxiliary_bytes += thing.numel() * thing.element_size()
     return found
 
 
 def _walk(roots: list[Any], seen: set[int]) -> Iterator[Any]:
-    """Datasets, batches and tensors reachable from objects, each once."""
+    """Datasets, targets and tensors reachable from objects, each once. Inputs of
+    batches are counted by the samples of their targets."""
     queue = list(roots)
     while queue:
         thing = queue.pop()
         if id(thing) in seen or isinstance(thing, type):
             continue
         seen.add(id(thing))
-        if isinstance(thing, (AvalancheDataset, MomentTargets, Tensor)):
+        if isinstance(thing, TensorBatch):
+            if "sample" in thing.padding:
+                yield thing
+        elif isinstance(thing, (AvalancheDataset, Tensor)):
             yield thing
         elif isinstance(thing, CLExperience):
             queue.append(thing.dataset)
@@ -138,5 +167,5 @@ def _walk(roots: list[Any], seen: set[int]) -> Iterator[Any]:
             queue += thing.values()
         elif isinstance(thing, (list, tuple, set)):
             queue += thing
-        elif not isinstance(thing, ClipBatch) and hasattr(thing, "__dict__"):
+        elif hasattr(thing, "__dict__"):
             queue += vars(thing).values()

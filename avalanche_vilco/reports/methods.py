@@ -145,6 +145,11 @@ class Setting:
         first, *others = (method.metrics for method in self.methods)
         return tuple(m for m in first if all(m in metrics for metrics in others))
 
+    @property
+    def main_metric(self) -> str:
+        """The one that its runs are judged by."""
+        return self.runs[0].results.main_metric
+
     def find(self, label: str | None) -> Method | None:
         """The method of a label, None if there is none."""
         return next((m for m in self.methods if m.label == label), None)

@@ -16,7 +16,6 @@ from avalanche_vilco.reports.methods import (
     Setting,
     over_seeds,
 )
-from avalanche_vilco.reports.results import MAIN_METRIC
 from avalanche_vilco.reports.tables import setting_title
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ _PANELS: tuple[tuple[Number, str], ...] = (
 def plot_scores(
     settings: Sequence[Setting],
     path: Path,
-    metric: str = MAIN_METRIC,
+    metric: str | None = None,
     interval: Interval = "t",
 ) -> None:
     """P_T and BwF_T of each method with intervals and the single seeds, a row of
@@ -40,7 +39,7 @@ def plot_scores(
 
     :param settings: what to show.
     :param path: PNG, PDF or SVG to write.
-    :param metric: that all have.
+    :param metric: that all have; None: each setting's main one.
     :param interval: of the mean over seeds.
     """
     from matplotlib.figure import Figure
@@ -51,9 +50,10 @@ def plot_scores(
     )
     grid = figure.subplots(len(settings), 2, squeeze=False, height_ratios=heights)
     for setting, panels in zip(settings, grid, strict=True):
+        shown = metric or setting.main_metric
         for panel, (number, words) in zip(panels, _PANELS, strict=True):
-            _draw_scores(panel, setting, metric, number, interval)
-            panel.set_xlabel(f"{metric}: {words}")
+            _draw_scores(panel, setting, shown, number, interval)
+            panel.set_xlabel(f"{shown}: {words}")
         panels[1].set_yticklabels([])
         figure_title = _wrapped(setting_title(setting), 70)
         panels[0].set_title(figure_title, fontsize=8, loc="left")
@@ -109,14 +109,14 @@ def _draw_method(
 
 
 def plot_matrices(
-    settings: Sequence[Setting], path: Path, metric: str = MAIN_METRIC
+    settings: Sequence[Setting], path: Path, metric: str | None = None
 ) -> None:
     """Task matrices side by side, mean over seeds, in percent; a row of panels for
     each setting.
 
     :param settings: what to show.
     :param path: PNG, PDF or SVG to write.
-    :param metric: that all have.
+    :param metric: that all have; None: each setting's main one.
     """
     from matplotlib.figure import Figure
 
@@ -128,7 +128,7 @@ def plot_matrices(
         for panel in panels[len(setting.methods) :]:
             panel.set_axis_off()
         for panel, method in zip(panels, setting.methods, strict=False):
-            _draw_matrix(panel, method, metric)
+            _draw_matrix(panel, method, metric or setting.main_metric)
         panels[0].set_ylabel("after training on experience")
     figure.savefig(path, dpi=110, bbox_inches="tight")
 

@@ -127,6 +127,11 @@ def quirk_lines(results: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _asked(info: Mapping[str, Any]) -> str:
+    text = info.get("query_text")
+    return "queries: crops" if text is None else f"query text: {text}"
+
+
 def comparability(info: Mapping[str, Any]) -> str:
     """One line: what the numbers may be compared with.
 
@@ -144,5 +149,5 @@ def comparability(info: Mapping[str, Any]) -> str:
     leak = "yes" if info["uses_ground_truth_at_test"] else "no"
     return (
         f"data: {data}\nprotocol: {info['protocol']} v{info['protocol_version']}; "
-        f"uses ground truth at test: {leak}; query text: {info['query_text']}"
+        f"uses ground truth at test: {leak}; {_asked(info)}"
     )

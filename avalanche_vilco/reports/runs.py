@@ -14,7 +14,7 @@ import msgspec
 
 from avalanche_vilco.data.errors import DataError
 from avalanche_vilco.evaluation.matrix import TaskMatrix
-from avalanche_vilco.reports.results import RESULTS_VERSION
+from avalanche_vilco.reports.results import MAIN_METRIC, RESULTS_VERSION
 
 RESULTS_FILE = "results.json"
 PROGRESS_FILE = "progress.json"
@@ -66,7 +66,8 @@ class BenchmarkInfo(msgspec.Struct, frozen=True):
     protocol_version: Any
     data: str
     uses_ground_truth_at_test: bool
-    query_text: str
+    query_text: str | None = None
+    """What words are shown as; None: queries are not words."""
     comparable_with_paper: bool = False
 
 
@@ -90,6 +91,8 @@ class RunResults(msgspec.Struct, frozen=True):
     memory: Memory
     quirks: dict[str, str] = {}
     averages: str = "plain"
+    main_metric: _Name = MAIN_METRIC
+    """The benchmark's; the default in files of before it was written."""
     train_epochs: int | None = None
     """Passes in each training; None in files of before it was written."""
 

@@ -11,7 +11,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from avalanche_vilco.evaluation.seeds import SeedSummary
@@ -26,7 +26,7 @@ from avalanche_vilco.reports.methods import (
     unequal_starts,
     unequal_versions,
 )
-from avalanche_vilco.reports.results import MAIN_METRIC, comparability
+from avalanche_vilco.reports.results import comparability
 
 Equal = Literal["capacity", "bytes", "both"]
 
@@ -36,6 +36,12 @@ _IN_TITLES = {
     *("benchmark", "data", "protocol", "protocol_version"),
     *("epochs", "batch_size", "learning_rate", "weight_decay"),
 }
+CHANCE: Mapping[str, str] = {
+    "vilco_mq": "on shuffled features",
+    "vilco_nlq": "on shuffled features",
+    "vilco_vq": "when each query shows the crop of another",
+}
+"""What the chance level is of, by benchmark: see its dataset's ``scrambled``."""
 MEMORY_COLUMNS = ("samples", "clips", "hours", "of train", "exemplars", "auxiliary")
 
 
@@ -62,11 +68,16 @@ class Section:
 class View:
     """What a report shows."""
 
-    metrics: Sequence[str] = (MAIN_METRIC,)
+    metrics: Sequence[str] = ()
+    """Of all settings; empty: each setting's own main metric."""
     interval: Interval = "t"
     equal: Equal = "both"
     against: str | None = None
     """Label of the method that others are compared with, seed by seed."""
+
+    def of(self, setting: Setting) -> View:
+        """What it shows of a setting, its metrics by name."""
+        return replace(self, metrics=tuple(self.metrics) or (setting.main_metric,))
 
     def check(self, settings: Sequence[Setting]) -> None:
         """Whether it can be shown.
@@ -74,8 +85,8 @@ class View:
         :param settings: to be shown.
         :raises ValueError: one lacks a metric, or none has the method to compare with.
         """
-        for metric in self.metrics:
-            for setting in settings:
+        for setting in settings:
+            for metric in self.of(setting).metrics:
                 if metric not in setting.metrics:
                     known = ", ".join(setting.metrics)
                     raise ValueError(f"expected a metric of {known} but got {metric!r}")
@@ -94,7 +105,7 @@ def sections(settings: Iterable[Setting], view: View | None = None) -> list[Sect
     """
     settings, view = list(settings), view or View()
     view.check(settings)
-    return [_section(setting, view) for setting in settings]
+    return [_section(setting, view.of(setting)) for setting in settings]
 
 
 def _section(setting: Setting, view: View) -> Section:
@@ -142,12 +153,17 @@ def _reading_lines(setting: Setting, view: View) -> list[str]:
         "In percent: mean ± standard deviation over seeds [95 % "
         f"{kind[view.interval]} of the mean]. P_T: average over the experiences after "
         "the last one. BwF_T: backward forgetting, positive is forgetting. chance: "
-        "the same model on shuffled features.",
+        f"the same model {_chance(setting)}.",
         *comparability(setting.runs[0].info).splitlines(),
     ]
     if setting.facts["averages"] != "plain":
         lines.append("P_T and BwF_T are weighted by the queries seen so far.")
     return lines
+
+
+def _chance(setting: Setting) -> str:
+    """What the model is shown instead of what says the answer."""
+    return CHANCE.get(setting.facts["benchmark"], "on scrambled samples")
 
 
 def note_lines(setting: Setting) -> list[str]:
@@ -403,7 +419,9 @@ def to_dicts(settings: Iterable[Setting], view: View | None = None) -> list[dict
     return [
         {
             "setting": dict(setting.facts),
-            "methods": [_method_dict(method, view) for method in setting.methods],
+            "methods": [
+                _method_dict(method, view.of(setting)) for method in setting.methods
+            ],
             "equal_bytes": [
                 [method.label for method in group]
                 for group in setting.by_bytes()

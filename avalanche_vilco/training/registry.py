@@ -23,6 +23,8 @@ class Recipe:
     """Trains once, on all experiences together."""
     seed_argument: str | None = None
     """Argument that takes the run's seed, for draws of the method's own."""
+    regression_argument: str | None = None
+    """Argument that takes the number of the model's regression channels."""
     is_narrated: bool = False
     """Wants sentences with its training samples, unless ``ssl_weight`` is 0."""
     epochs_factor: int = 1
@@ -81,7 +83,11 @@ RECIPES: Mapping[str, Recipe] = {
         seed_argument="seed",
         needs_channels="it corrects new queries' logits against old ones'",
     ),
-    "dense_distillation": Recipe(supervised.ViLCoDenseDistillation, {"weight": 3.0}),
+    "dense_distillation": Recipe(
+        supervised.ViLCoDenseDistillation,
+        {"weight": 3.0},
+        regression_argument="n_regression",
+    ),
     "gem": Recipe(supervised.ViLCoGEM, {"patterns_per_exp": 16}),
     "agem": Recipe(supervised.ViLCoAGEM, {"patterns_per_exp": 16, "sample_size": 16}),
     "gdumb": Recipe(supervised.ViLCoGDumb, {"mem_size": 64}),

@@ -18,6 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from avalanche_vilco.models.localizer import GrowingHead
+from avalanche_vilco.models.output import MOMENT_REGRESSION_CHANNELS
 from avalanche_vilco.training.plugins.agem import MomentAGEMPlugin
 from avalanche_vilco.training.plugins.bic import MomentBiCPlugin
 from avalanche_vilco.training.plugins.dense_distillation import DenseDistillationPlugin
@@ -261,6 +262,7 @@ class ViLCoDenseDistillation(ViLCoNaive):
         weight: float = 1.0,
         regression_weight: float = 1.0,
         temperature: float = 1.0,
+        n_regression: int = MOMENT_REGRESSION_CHANNELS,
         plugins: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -269,9 +271,13 @@ class ViLCoDenseDistillation(ViLCoNaive):
         :param weight: of the logits' term.
         :param regression_weight: of the regressions' term.
         :param temperature: softens logits.
+        :param n_regression: regression channels of the model's output.
         """
         plugin = DenseDistillationPlugin(
-            weight, regression_weight, temperature=temperature
+            weight,
+            regression_weight,
+            temperature=temperature,
+            n_regression=n_regression,
         )
         super().__init__(
             model=model,
@@ -287,7 +293,8 @@ class ViLCoGEM(BatchObjectMixin, stock.GEM):
 
 
 class ViLCoAGEM(ViLCoNaive):
-    """Averaged gradient episodic memory that can be saved."""
+    """Averaged gradient episodic memory whose steps do not grow; see
+    ``MomentAGEMPlugin``."""
 
     def __init__(
         self,
@@ -300,11 +307,11 @@ class ViLCoAGEM(ViLCoNaive):
         plugins: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """As stock.
+        """As stock, and those of the plugin.
 
         :param patterns_per_exp: samples kept of each experience.
-        :param sample_size: samples that the reference gradient is taken on, at least
-            one for each experience.
+        :param sample_size: samples of the whole memory that the reference gradient is
+            taken on, at least 1.
         """
         plugin = MomentAGEMPlugin(patterns_per_exp, sample_size)
         super().__init__(

@@ -11,6 +11,8 @@ from typing import Any
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.plugins.evaluation import default_evaluator
 
+from avalanche_vilco.training.drawing import tell_epoch
+
 
 def moment_evaluator(*, future: Any = "nan", **options: Any) -> EvaluationPlugin:
     """Evaluator with Ego4D's R@kx and the task matrix; no logger.
@@ -30,13 +32,38 @@ def moment_evaluator(*, future: Any = "nan", **options: Any) -> EvaluationPlugin
         )
 
 
+def track_evaluator(*, future: Any = "value", **options: Any) -> EvaluationPlugin:
+    """Evaluator of visual queries with their task matrix; no logger.
+
+    :param future: as for ``MomentTaskMatrix``.
+    :param options: of ``ResponseTrackMetrics``.
+    """
+    from avalanche_vilco.evaluation.metrics.continual import MomentTaskMatrix
+    from avalanche_vilco.evaluation.metrics.response_track import (
+        ResponseTrackMetrics,
+        response_track_metrics,
+    )
+
+    matrix = MomentTaskMatrix(ResponseTrackMetrics(**options), future=future)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="No loggers specified")
+        return EvaluationPlugin(response_track_metrics(**options), matrix, loggers=[])
+
+
 class BatchObjectMixin:
     """Put in front of a stock strategy, as in ``class X(BatchObjectMixin, Naive)``.
 
     Mini-batches may hold any object with ``to``: Avalanche 0.6.0 moves such objects
     anyway, its development head raises TypeError. Where the strategy's default
     evaluator is Avalanche's, it becomes :func:`moment_evaluator`, since accuracy has
-    no meaning for windows. Arguments are those of the strategy.
+    no meaning for windows; visual queries want :func:`track_evaluator`. Arguments are
+    those of the strategy.
+
+    Before each epoch, datasets that draw something of a sample when it is read (the
+    window of a visual query) are told the experience and the epoch, so that each epoch
+    draws anew. A stock class without this mixin, whose strategies do not tell, meets in
+    every epoch the draws of epoch 0 of experience 0. Where several experiences are
+    trained at once, the number is that of the first.
     """
 
     device: Any
@@ -47,6 +74,10 @@ class BatchObjectMixin:
         # reads them to map positional arguments and to find misspelt ones.
         cls.__init__ = _with_moment_evaluator(cls.__init__)  # type: ignore[method-assign]
         super().__init_subclass__(**kwargs)
+
+    def _before_training_epoch(self, **kwargs: Any) -> None:
+        tell_epoch(self)
+        super()._before_training_epoch(**kwargs)  # type: ignore[misc]
 
     def _unpack_minibatch(self) -> None:
         self.mbatch = [part.to(self.device, non_blocking=True) for part in self.mbatch]

@@ -54,6 +54,25 @@ def test_numbers_are_those_of_the_transcript(
     assert len({(found.method, found.order) for found in lines}) == n_rows
 
 
+def test_numbers_of_visual_queries_are_those_of_the_transcript(
+    shared_dir: Path,
+) -> None:
+    page = (shared_dir / "reference" / "paper_tables.md").read_text()
+    (table,) = re.findall(r"^## Table 4,.*?(?=^## )", page, re.M | re.S)
+    header, _, *rows = [r for r in table.splitlines() if r.startswith("|")]
+    names = [name.strip() for name in header.strip("|").split("|")]
+    printed = set()
+    for row in rows:
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        numbers = dict(zip(names[2:], cells[2:], strict=True))
+        printed |= {(cells[0], k, float(v)) for k, v in numbers.items() if v != "-"}
+    found = {
+        (one.method, "BwF" if one.number == "bwf" else one.metric, one.published)
+        for one in read_published(PAPER.parents[1] / "vilco_vq" / "paper.csv")
+    }
+    assert found == printed
+
+
 def test_means_are_means_of_both_thresholds() -> None:
     by_row: dict[tuple, dict[str, float]] = {}
     for found in read_published(PAPER):

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from avalanche_vilco.cli.settings import BENCHMARKS
 from avalanche_vilco.reports.methods import Setting, gather
 from avalanche_vilco.reports.runs import read_run, run_folders
 from avalanche_vilco.reports.tables import (
+    CHANCE,
     View,
     difference,
     render,
@@ -40,6 +42,41 @@ def test_methods_of_unequal_capacity_never_share_a_table(setting: Setting) -> No
         "May keep 3 training samples": ["replay"],
         "May keep all training samples": ["upper_bound"],
     }
+
+
+def test_each_setting_is_shown_by_its_own_main_metric_unless_told(
+    made: Callable,
+) -> None:
+    other = "Recall@5x_tIoU0.5"
+    runs = [made(), made(config={"epochs": 9}, main_metric=other)]
+    settings, _ = gather(runs)
+    shown = [table.header[2] for part in sections(settings) for table in part.tables]
+    assert shown == [f"P_T {MAIN}", f"P_T {other}"]
+    rows = csv.DictReader(io.StringIO(to_csv(settings)))
+    assert [row["metric"] for row in rows] == [MAIN, other]
+    wished = sections(settings, View(metrics=(other,)))
+    shown = [table.header[2] for part in wished for table in part.tables]
+    assert shown == [f"P_T {other}"] * 2
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "words"),
+    [
+        ("vilco_mq", "chance: the same model on shuffled features."),
+        ("vilco_vq", "chance: the same model when each query shows the crop of"),
+        ("of_a_user", "chance: the same model on scrambled samples."),
+    ],
+)
+def test_chance_is_said_to_be_what_the_benchmark_scrambles(
+    made: Callable, benchmark: str, words: str
+) -> None:
+    (found,), _ = gather([made(config={"benchmark": benchmark})])
+    (section,) = sections([found])
+    assert words in section.before[0]
+
+
+def test_every_benchmark_says_what_its_chance_is() -> None:
+    assert set(CHANCE) == set(BENCHMARKS)
 
 
 def test_equal_bytes_are_shown_across_capacities(made: Callable) -> None:

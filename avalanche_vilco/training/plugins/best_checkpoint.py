@@ -13,8 +13,8 @@ from avalanche_vilco.evaluation.metrics.recall import MomentRecall
 from avalanche_vilco.training.passes import evaluating, unseeded_loader
 
 
-class MomentScore(Protocol):
-    """A metric of decoded moments, such as ``MomentRecall``."""
+class Score(Protocol):
+    """A metric of what a model decodes, such as ``MomentRecall``."""
 
     def reset(self) -> None:
         """Forget what was counted."""
@@ -31,7 +31,8 @@ class BestCheckpointPlugin(SupervisedPlugin):
 
     Scored are the experiences of a stream up to the one in training, from epoch
     ``train_epochs // 3`` on (counted from 0), as the public code does. The score is
-    the plain mean over experiences of the metric's mean value; of equal scores the
+    the plain mean over experiences of the metric's mean value, or of the one value that
+    is named; of equal scores the
     earliest epoch is kept, and without any score the last. Weights and buffers are
     restored when training on the experience ends, before the other plugins measure
     importances or fill memories if this one is first in the list. An optimizer's
@@ -46,14 +47,20 @@ class BestCheckpointPlugin(SupervisedPlugin):
 
     :param stream: name of the stream that is scored.
     :param metric: what is measured; R@1x at tIoU 0.5 by default.
+    :param value: name of the one of its values that counts; None: all, equally.
     """
 
     def __init__(
-        self, stream: str = "valid", *, metric: MomentScore | None = None
+        self,
+        stream: str = "valid",
+        *,
+        metric: Score | None = None,
+        value: str | None = None,
     ) -> None:
         super().__init__()
         self.stream = stream
         self.metric = metric or MomentRecall(k=(1,), tiou=(0.5,))
+        self.value = value
         self.scores: list[dict[int, float]] = []
         """For each experience trained, its score in [0, 1] after each epoch."""
         self.chosen: list[int | None] = []
@@ -123,9 +130,10 @@ class BestCheckpointPlugin(SupervisedPlugin):
             inputs, targets = inputs.to(strategy.device), targets.to(strategy.device)
             predictions = strategy.model.decode(strategy.model(inputs), targets)
             self.metric.update(predictions, targets)
-        values = list(self.metric.compute().values())
+        values = self.metric.compute()
         self.metric.reset()
-        return _mean(values)
+        names = values if self.value is None else [self.value]
+        return _mean([values[name] for name in names])
 
 
 def _trained(strategy: Any) -> list[Any]:

@@ -47,7 +47,7 @@ class ViLCoPlugin(SupervisedPlugin):
     :param prompt_length: tokens L of a prompt.
     :param top_n: prompts N of a query.
     :param prompt_mode: ``"replace"`` or ``"prepend"``, see ``PromptMemory``. Language
-        queries take ``"prepend"`` alone.
+        and visual queries take ``"prepend"`` alone.
     :param temperature: of the contrastive loss, > 0.
     :param bank_size: sentences of earlier experiences kept as negatives.
     :param narration_dropout: share of a sentence's channels hidden at each step, in
@@ -124,8 +124,9 @@ class ViLCoPlugin(SupervisedPlugin):
         mode = self.prompt_options["mode"]
         if mode == "replace" and getattr(model, "needs_words", False):
             raise ValueError(
-                "expected prompt_mode 'prepend' but got 'replace': each clip comes "
-                "with a question of its own, whose words prompts alone cannot carry"
+                "expected prompt_mode 'prepend' but got 'replace': each sample comes "
+                "with a query of its own, whose words or crop prompts alone cannot "
+                "carry"
             )
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
@@ -140,7 +141,8 @@ class ViLCoPlugin(SupervisedPlugin):
         if self.long_term:
             self._hooks.append(model.prompt_memory.register_forward_hook(self._find))
         if self.ssl_weight and strategy.mb_x.narrations is not None:
-            self._hooks.append(model.pyramid.register_forward_hook(self._capture))
+            heard = model.narrated_module.register_forward_hook(self._capture)
+            self._hooks.append(heard)
 
     def after_forward(self, strategy: Any, **kwargs: Any) -> None:
         """Leave no hook on the model."""
@@ -153,9 +155,8 @@ class ViLCoPlugin(SupervisedPlugin):
         counts = output.chosen.sum(0)
         self._counts = counts if self._counts is None else self._counts + counts
 
-    def _capture(self, module: Any, inputs: Any, output: Any) -> None:
-        levels, masks = output
-        self._captured = levels[0], masks[0]
+    def _capture(self, module: Any, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
+        self._captured = output
 
     def before_backward(self, strategy: Any, **kwargs: Any) -> None:
         """Add the terms of narrations and keys to the loss."""

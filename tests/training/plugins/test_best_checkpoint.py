@@ -14,7 +14,7 @@ from avalanche_vilco.evaluation.metrics.continual import MomentTaskMatrix
 from avalanche_vilco.evaluation.metrics.recall import MomentRecall
 from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpoint
 from avalanche_vilco.training.plugins.best_checkpoint import BestCheckpointPlugin
-from avalanche_vilco.training.scoring import recall_of
+from avalanche_vilco.training.scoring import scores_of
 from avalanche_vilco.training.supervised import ViLCoJoint, ViLCoNaive, ViLCoReplay
 
 Parts = Callable[..., dict[str, Any]]
@@ -107,7 +107,7 @@ def test_scores_are_those_of_the_model_on_the_stream_so_far(parts, benchmark) ->
     expected = []
     for experience in benchmark.test_stream[:2]:
         data = benchmark.moments["test"].subset(experience.dataset.positions)
-        expected += recall_of(strategy.model, data, [recall]).values()
+        expected += scores_of(strategy.model, data, [recall]).values()
     best = max(plugin.scores[1].values())
     assert best == pytest.approx(sum(expected) / len(expected))
 

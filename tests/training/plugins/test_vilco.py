@@ -106,7 +106,7 @@ def test_usage_is_logged(parts, narrated):
 def test_no_hook_and_no_graph_stays_on_the_model(parts, narrated):
     strategy = learn(ViLCo(**parts(), mem_size=6, **SMALL), narrated, 2)
     model, plugin = strategy.model, plugin_of(strategy)
-    assert not model.pyramid._forward_hooks
+    assert not model.narrated_module._forward_hooks
     assert not model.prompt_memory._forward_hooks
     assert plugin._captured is None and plugin._found is None
 
