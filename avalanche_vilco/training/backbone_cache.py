@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,10 @@ from avalanche_vilco.data.visual import VisualDataset, VisualPictures, squared
 CODES_FOLDER = "frame_codes"
 """Folder of all stores, in the user's cache."""
 _ENDS_BYTES = 2**16
+
+
+_Shapes: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+"""(C, h, w) of the code of a frame, and of a crop."""
 
 
 @dataclass(eq=False)
@@ -92,12 +97,12 @@ def cache_backbone(
         place = Path(folder).expanduser() if folder is not None else None
         place = place or cache_folder() / CODES_FOLDER / fingerprint[:32]
         if not place.exists():
-            shape = encoder.shape()
+            shapes = encoder.shapes()
             done = clips_written(place, fingerprint)
             left = [plan for plan in plans.values() if plan.clip.clip_id not in done]
-            _announce(place, plans.values(), left, shape, max_bytes, echo)
+            _announce(place, plans.values(), left, shapes, max_bytes, echo)
             coded = map(encoder.encode, _with_bar(left, progress))
-            write_frame_codes(place, fingerprint, shape, coded)
+            write_frame_codes(place, fingerprint, shapes[0], coded)
     codes = _opened(place, fingerprint)
     for data in datasets:
         data.codes = codes
@@ -151,13 +156,13 @@ def _announce(
     place: Path,
     plans: Collection[_ClipPlan],
     left: Sequence[_ClipPlan],
-    shape: tuple[int, ...],
+    shapes: _Shapes,
     max_bytes: int | None,
     echo: Callable[[str], None],
 ) -> None:
     """Say how large the store will be, and refuse if it is too large."""
-    n_pictures = _count(plans)
-    size, to_write = (expected_bytes(n, shape) for n in (n_pictures, _count(left)))
+    n_pictures = sum(len(plan.frames) + len(plan.shown) for plan in plans)
+    size, to_write = (_bytes(wanted, shapes) for wanted in (plans, left))
     echo(
         f"backbone codes: {n_pictures} frames and crops, {size / 1e6:.1f} MB, "
         f"{to_write / 1e6:.1f} MB of it to compute, in {place}"
@@ -174,8 +179,12 @@ def _announce(
         )
 
 
-def _count(plans: Iterable[_ClipPlan]) -> int:
-    return sum(len(plan.frames) + len(plan.shown) for plan in plans)
+def _bytes(plans: Iterable[_ClipPlan], shapes: _Shapes) -> int:
+    return sum(
+        expected_bytes(len(plan.frames), shapes[0])
+        + expected_bytes(len(plan.shown), shapes[1])
+        for plan in plans
+    )
 
 
 def _existing_parent(place: Path) -> Path:
@@ -222,9 +231,11 @@ class _Encoder:
     def __exit__(self, *problem: object) -> None:
         self.backbone.to(self._home).train(self._was_training)
 
-    def shape(self) -> tuple[int, ...]:
-        """(C, h, w) of a code."""
-        side = self.pictures.side
+    def shapes(self) -> _Shapes:
+        """(C, h, w) of the code of a frame, and of a crop."""
+        return self._shape(self.pictures.side), self._shape(self.pictures.crop_side)
+
+    def _shape(self, side: int) -> tuple[int, ...]:
         return tuple(self._codes(torch.zeros(1, 3, side, side).byte()).shape[1:])
 
     def encode(self, plan: _ClipPlan) -> ClipCodes:

@@ -48,7 +48,7 @@ def grid(monkeypatch: pytest.MonkeyPatch) -> Script:
     return Script("vilco_mq", monkeypatch)
 
 
-@pytest.fixture(params=["vilco_mq", "vilco_nlq"])
+@pytest.fixture(params=["vilco_mq", "vilco_nlq", "vilco_vq"])
 def each_grid(request, monkeypatch: pytest.MonkeyPatch) -> Script:
     return Script(request.param, monkeypatch)
 
@@ -100,6 +100,21 @@ def test_paper_settings_are_those_of_table_8(grid: Script, tmp_path: Path) -> No
     names = ["features", "features_internvideo", "features_slowfast"]
     folders = [str(tmp_path / name) for name in names]
     assert settings["benchmark_options"]["features"] == folders
+
+
+def test_visual_queries_take_the_settings_of_table_8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script("vilco_vq", monkeypatch)
+    settings, _ = script.settings(
+        "vilco", 1, "--data", "ego4d", "--root", str(tmp_path)
+    )
+    wanted = {"epochs": 50, "batch_size": 4, "learning_rate": 3e-4}
+    assert settings.items() >= {**wanted, "weight_decay": 1e-4}.items()
+    assert settings["strategy_options"] == {"mem_size": 1010}
+    embedded, _ = script.settings("replay", 1)
+    assert embedded["strategy_options"] == {"mem_size": 32}
+    assert "epochs" not in embedded
 
 
 def test_real_data_need_a_root(
@@ -191,6 +206,39 @@ def test_language_queries_run_and_are_not_run_again(
     arguments += ["--rows", "vilco", "--seeds", "0"]
     assert script.main(arguments) == 0
     assert "Table 3 of the paper" in (tmp_path / "table3.md").read_text()
+    capsys.readouterr()
+    assert script.main(arguments) == 0
+    assert "1 of 1 runs are there already" in capsys.readouterr().out
+
+
+def test_visual_queries_run_and_are_not_run_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from avalanche_vilco.benchmarks import vilco_vq
+    from avalanche_vilco.data.mini_vq import generate_mini_vq
+
+    root = generate_mini_vq(
+        tmp_path / "vq",
+        n_train=10,
+        n_val=5,
+        n_test=1,
+        clip_frames=(40, 50),
+        frame_size=(48, 64),
+        object_pixels=(10.0, 16.0),
+        track_frames=(4, 8),
+        queries_per_clip=3,
+    )
+    monkeypatch.setattr(vilco_vq, "SIDE_PIXELS", 64)
+    script, output = Script("vilco_vq", monkeypatch), tmp_path / "out"
+    arguments = ["--data", "ego4d", "--root", str(root), "--output", str(output)]
+    arguments += ["--model", "vilco_vq_tiny", "--epochs", "1", "--mem-size", "6"]
+    arguments += ["--rows", "vilco", "--seeds", "0"]
+    assert script.main(arguments) == 0
+    table = (output / "table4.md").read_text()
+    assert "Table 4 of the paper" in table
+    assert all(f"P_T {name}" in table for name in script.grid.metrics)
     capsys.readouterr()
     assert script.main(arguments) == 0
     assert "1 of 1 runs are there already" in capsys.readouterr().out
