@@ -174,7 +174,9 @@ def _restored(
     recipe = find_recipe(config.strategy)
     quirks = ReferenceQuirks.from_names(config.quirks, selection=config.selection)
     home = BENCHMARKS[config.benchmark]
-    model = MODELS[config.model](**home.model_arguments(benchmark))
+    model = MODELS[config.model](
+        **home.model_arguments(benchmark), **config.model_options
+    )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="No loggers specified")
         silent = EvaluationPlugin(loggers=[])

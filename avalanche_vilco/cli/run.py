@@ -69,6 +69,7 @@ class RunConfig:
     quirks: Sequence[str]
     selection: str
     backbone_cache: bool
+    model_options: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -96,6 +97,7 @@ def run(
     quirks: Sequence[str] | None = None,
     selection: str = "last",
     backbone_cache: bool | None = None,
+    model_options: Mapping[str, Any] | None = None,
     output: Path | str | None = None,
     resume: bool = False,
     echo: Callable[[str], None] = print,
@@ -131,6 +133,8 @@ def run(
         once, before training; it goes to the user's cache folder, and its size is said
         beforehand. None is the benchmark's: True for visual queries on the embedded
         default without augmentation.
+    :param model_options: further arguments of the builder, such as the ``weights`` of
+        a backbone, or a decoder's thresholds.
     :param output: folder of the run; default
         ``outputs/<benchmark>/<strategy>/seed<seed>``.
     :param resume: go on after the last finished experience found in ``output``.
@@ -181,6 +185,7 @@ def run(
         list(chosen.names),
         chosen.selection,
         backbone_cache=False,
+        model_options={k: _plain(v) for k, v in _known(model_options or {}).items()},
     )
     make_model = look_up("model", model, MODELS)
     folder = Path(output or Path("outputs", benchmark, strategy, f"seed{seed}"))
@@ -327,7 +332,7 @@ class _Run:
         self.weights = quirks.weights(benchmark.info["queries_per_experience"])
         self.checkpoint = folder / CHECKPOINT_FILE
         folder.mkdir(parents=True, exist_ok=True)
-        self.model = make_model(**self.home.model_arguments(benchmark))
+        self.model = _built(make_model, config, self.home.model_arguments(benchmark))
         self.initial_weights = weights_hash(self.model)
         self.strategy = build_strategy(
             config, recipe, self.model, quirks, self._evaluator()
@@ -548,6 +553,23 @@ class _Run:
             }
             for name, matrix in matrices.items()
         }
+
+
+def _built(
+    make_model: Callable[..., nn.Module],
+    config: RunConfig,
+    arguments: Mapping[str, Any],
+) -> nn.Module:
+    """The model of a run, with random weights."""
+    try:
+        return make_model(**arguments, **config.model_options)
+    except TypeError as error:
+        if not config.model_options:
+            raise
+        raise ValueError(
+            f"model {config.model!r} does not take model_options "
+            f"{dict(config.model_options)}: {error}"
+        ) from error
 
 
 def build_strategy(

@@ -52,6 +52,15 @@ def test_results_file_holds_what_a_reader_needs_to_compare(replay) -> None:
     assert len(stored["seconds"]) == 5
 
 
+def test_options_of_the_model_reach_its_builder(root: Path, tmp_path: Path) -> None:
+    usual = small_run(root, tmp_path / "usual")
+    few = small_run(root, tmp_path / "few", model_options={"max_windows": 1})
+    assert few["final_weights_sha256"] == usual["final_weights_sha256"]
+    assert few["config"]["model_options"] == {"max_windows": 1}
+    name = "Recall@5x_tIoU0.3"
+    assert few["scores"][name]["average"] < usual["scores"][name]["average"]
+
+
 def test_scores_are_those_of_the_matrices(replay) -> None:
     _, results = replay
     for name, score in results["scores"].items():
@@ -256,6 +265,7 @@ def test_joint_fills_the_last_row_only(root: Path, tmp_path: Path) -> None:
         ({"strategy": "repley"}, "Did you mean replay"),
         ({"model": "vilco_mq_huge"}, "Available: vilco_mq_base, vilco_mq_base_lower"),
         ({"strategy_options": {"mem_size": 3}}, "'naive' has no option"),
+        ({"model_options": {"windows": 3}}, "'vilco_mq_tiny' does not take .*windows"),
     ],
 )
 def test_unknown_names_are_answered_with_known_ones(
