@@ -180,7 +180,7 @@ def test_task_labels_are_experiences_if_asked_for(root):
         ({"n_experiences": 0}, "expected n_experiences in"),
         ({"valid_share": 1.0}, r"expected valid_share in \[0, 1\) but got 1.0"),
         ({"window": 0}, "expected window >= 1 but got 0"),
-        ({"side": 0}, "expected sides >= 1 but got 0 and 32"),
+        ({"side": 0}, "expected sides >= 1 but got 0 and 0"),
         ({"backend": "ffmpeg"}, "expected backend in .* got 'ffmpeg'"),
     ],
 )
