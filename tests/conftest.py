@@ -57,6 +57,25 @@ def nlq_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def vq_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Generated visual queries: small videos of small objects, 10 + 5 clips and one
+    without tracks, three queries in each."""
+    from avalanche_vilco.data.mini_vq import generate_mini_vq
+
+    return generate_mini_vq(
+        tmp_path_factory.mktemp("data") / "vq",
+        n_train=10,
+        n_val=5,
+        n_test=1,
+        clip_frames=(40, 50),
+        frame_size=(48, 64),
+        object_pixels=(10.0, 16.0),
+        track_frames=(4, 8),
+        queries_per_clip=3,
+    )
+
+
+@pytest.fixture(scope="session")
 def finished_runs(mq_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of runs of one epoch, ``<strategy>/seed<seed>``: naive and replay with two
     seeds, the upper bound with one. Copy it to change it."""

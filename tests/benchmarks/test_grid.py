@@ -212,27 +212,17 @@ def test_language_queries_run_and_are_not_run_again(
 
 
 def test_visual_queries_run_and_are_not_run_again(
+    vq_root: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from avalanche_vilco.benchmarks import vilco_vq
-    from avalanche_vilco.data.mini_vq import generate_mini_vq
 
-    root = generate_mini_vq(
-        tmp_path / "vq",
-        n_train=10,
-        n_val=5,
-        n_test=1,
-        clip_frames=(40, 50),
-        frame_size=(48, 64),
-        object_pixels=(10.0, 16.0),
-        track_frames=(4, 8),
-        queries_per_clip=3,
-    )
     monkeypatch.setattr(vilco_vq, "SIDE_PIXELS", 64)
     script, output = Script("vilco_vq", monkeypatch), tmp_path / "out"
-    arguments = ["--data", "ego4d", "--root", str(root), "--output", str(output)]
+    arguments = ["--data", "ego4d", "--root", str(vq_root), "--output"]
+    arguments.append(str(output))
     arguments += ["--model", "vilco_vq_tiny", "--epochs", "1", "--mem-size", "6"]
     arguments += ["--rows", "vilco", "--seeds", "0"]
     assert script.main(arguments) == 0

@@ -11,7 +11,6 @@ from avalanche_vilco.cli import main as cli
 from avalanche_vilco.cli.run import BENCHMARKS, run
 from avalanche_vilco.cli.settings import is_small_and_fixed
 from avalanche_vilco.data.files import CACHE_VARIABLE
-from avalanche_vilco.data.mini_vq import generate_mini_vq
 
 NAMES = ["tAP", "tAP25", "stAP", "stAP25", "success", "recovery"]
 SIDE, WINDOW = 64, 8
@@ -20,18 +19,8 @@ VILCO = {"mem_size": KEPT, "n_prompts": 6}
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return generate_mini_vq(
-        tmp_path_factory.mktemp("vq"),
-        n_train=8,
-        n_val=3,
-        n_test=1,
-        clip_frames=(40, 50),
-        frame_size=(48, 64),
-        object_pixels=(10.0, 16.0),
-        track_frames=(4, 8),
-        queries_per_clip=3,
-    )
+def root(vq_root: Path) -> Path:
+    return vq_root
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,7 +13,6 @@ from avalanche.training.determinism.rng_manager import RNGManager
 
 from avalanche_vilco.benchmarks.vilco_vq import vilco_vq
 from avalanche_vilco.cli.settings import BENCHMARKS, MODELS
-from avalanche_vilco.data.mini_vq import generate_mini_vq
 from avalanche_vilco.models.visual_losses import VisualQueryLoss
 from avalanche_vilco.reports.memory import memory_figures
 from avalanche_vilco.training.registry import RECIPES
@@ -45,18 +44,8 @@ class Contrary(VisualQueryLoss):
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return generate_mini_vq(
-        tmp_path_factory.mktemp("vq"),
-        n_train=8,
-        n_val=3,
-        n_test=1,
-        clip_frames=(32, 40),
-        frame_size=(48, 64),
-        object_pixels=(10.0, 16.0),
-        track_frames=(4, 8),
-        queries_per_clip=3,
-    )
+def root(vq_root: Path) -> Path:
+    return vq_root
 
 
 def visual_queries(root: Path) -> Any:
