@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -116,7 +117,11 @@ def test_command_line_runs_the_thirteen_templates(
     settings = ["benchmark=vilco_nlq", "strategy=vilco", "epochs=1"]
     place = f"benchmark.dataset_root={nlq_root}"
     done = subprocess.run(
-        [*command, *settings, place], cwd=tmp_path, text=True, capture_output=True
+        [*command, *settings, place],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        text=True,
+        capture_output=True,
     )
     assert done.returncode == 0, done.stderr
     assert "row = after training i, column = evaluated on j" in done.stdout

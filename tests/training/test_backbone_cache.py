@@ -78,7 +78,8 @@ def test_codes_are_what_the_backbone_gives_for_the_pixels(root):
     size = cache(coded, backbone, batch_frames=7, echo=told.append)
     assert backbone.training and backbone.largest <= 7
     n_pictures = pictures(plain)
-    assert backbone.n_pictures == n_pictures + 1
+    # Two blank pictures say what shape the codes of frames and of crops have.
+    assert backbone.n_pictures == n_pictures + 2
     # 4 channels of 4 x 4 codes of 2 bytes.
     assert n_pictures * 128 < size < 1.3 * n_pictures * 128
     assert f"{n_pictures} frames and crops, {n_pictures * 128 / 1e6:.1f} MB" in told[0]
@@ -155,7 +156,7 @@ def test_after_an_interruption_the_clips_that_are_there_are_not_encoded_again(
         cache(benchmark, broken, folder=folder)
     assert not folder.exists() and benchmark.moments["train"].codes is None
     cache(benchmark, backbone, folder=folder)
-    assert 1 < backbone.n_pictures < expected.n_pictures
+    assert 2 < backbone.n_pictures < expected.n_pictures
     whole, resumed = FrameCodes(tmp_path / "whole"), FrameCodes(folder)
     for data in benchmark.moments.values():
         for clip_id, frames in data.frames_read().items():
@@ -170,7 +171,7 @@ def test_too_large_a_store_is_refused_before_anything_is_encoded(root, tmp_path)
     told: list[str] = []
     with pytest.raises(ValueError, match="at most 1000 bytes"):
         cache(benchmark, backbone, folder=folder, max_bytes=1000, echo=told.append)
-    assert len(told) == 1 and backbone.n_pictures == 1
+    assert len(told) == 1 and backbone.n_pictures == 2
     assert not folder.exists() and benchmark.moments["test"].codes is None
 
 

@@ -295,7 +295,7 @@ def test_seen_negatives_reach_the_criterion(
             super().__init__(**options)
             used.append(self.negatives)
 
-    monkeypatch.setattr("avalanche_vilco.cli.run.MomentLoss", Noted)
+    monkeypatch.setattr("avalanche_vilco.cli.settings.MomentLoss", Noted)
     for quirks in ("seen_negatives", None):
         reference_run(root, tmp_path / str(quirks), quirks=quirks, epochs=1)
     assert used == ["seen", "asked"]
