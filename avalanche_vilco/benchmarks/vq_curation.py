@@ -133,7 +133,8 @@ def title_groups(
         )
     rng = np.random.default_rng(seed)
     group = _dealt(table, n_experiences, rng)
-    if grouping == "together":
+    # One group holds all titles; the clustering wants two at least.
+    if grouping == "together" and n_experiences > 1:
         starts = [group, _co_clustered(table, group, n_experiences, seed)]
         found = [_gathered(table, start, n_experiences) for start in starts]
         group = max(found, key=lambda one: one[1])[0]

@@ -159,6 +159,11 @@ def test_titles_gathered_where_their_clips_are_keep_more_queries(read):
     assert kept["together"] > 0.6
 
 
+def test_one_experience_asks_for_every_title(read):
+    (group,) = title_groups(read, n_experiences=1)
+    assert group == sorted({title_key(query.title) for query in read.queries})
+
+
 def test_the_number_of_groups_and_the_grouping_are_checked(read):
     with pytest.raises(ValueError, match="expected grouping in"):
         title_groups(read, grouping="random")
