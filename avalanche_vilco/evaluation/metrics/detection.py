@@ -21,7 +21,7 @@ from avalanche_vilco.evaluation.functional.references import (
     check_reference,
     counted_labels,
 )
-from avalanche_vilco.evaluation.metrics.emission import ExperienceValues, StreamValues
+from avalanche_vilco.evaluation.metrics.emission import value_plugins
 from avalanche_vilco.evaluation.metrics.pooled import PooledMetric
 from avalanche_vilco.evaluation.metrics.rows import append_rows
 from avalanche_vilco.evaluation.metrics.strategy import (
@@ -141,9 +141,9 @@ def detection_map_metrics(
     :return: plugins for ``EvaluationPlugin``.
     :raises ValueError: if an option is out of range.
     """
-    plugins: list[PluginMetric[dict[str, float]]] = []
-    for wanted, plugin in ((experience, ExperienceValues), (stream, StreamValues)):
-        if wanted:
-            state = MomentDetectionMAP(tiou=tiou, reference=reference)
-            plugins.append(plugin(state, "DetectionMAP"))
-    return plugins
+    return value_plugins(
+        lambda: MomentDetectionMAP(tiou=tiou, reference=reference),
+        "DetectionMAP",
+        experience=experience,
+        stream=stream,
+    )

@@ -1,6 +1,7 @@
 """Plugins that emit the values of a metric state, per experience or per stream."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -176,3 +177,22 @@ class StreamValues(_StatePlugin):
 
     def __str__(self) -> str:
         return f"{self._title}_Stream"
+
+
+def value_plugins(
+    make_state: Callable[[], MetricState],
+    title: str,
+    *,
+    experience: bool = True,
+    stream: bool = True,
+) -> list[PluginMetric[dict[str, float]]]:
+    """Plugins that log a state's values, each with a state of its own.
+
+    :param make_state: gives an empty state.
+    :param title: what the values are.
+    :param experience: True logs the values on each experience.
+    :param stream: True logs the values on all evaluated experiences together.
+    :return: plugins for ``EvaluationPlugin``.
+    """
+    kinds = ((experience, ExperienceValues), (stream, StreamValues))
+    return [kind(make_state(), title) for wanted, kind in kinds if wanted]

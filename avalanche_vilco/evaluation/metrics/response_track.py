@@ -26,7 +26,7 @@ from avalanche_vilco.evaluation.functional.visual_query import (
     Tracks,
     visual_query_scores,
 )
-from avalanche_vilco.evaluation.metrics.emission import ExperienceValues, StreamValues
+from avalanche_vilco.evaluation.metrics.emission import value_plugins
 from avalanche_vilco.evaluation.metrics.pooled import PooledMetric
 from avalanche_vilco.evaluation.metrics.rows import append_rows
 from avalanche_vilco.ops.response_track import PeakRule
@@ -171,9 +171,9 @@ def response_track_metrics(
     :return: plugins for ``EvaluationPlugin``.
     :raises ValueError: if there is no such evaluator.
     """
-    plugins: list[PluginMetric[dict[str, float]]] = []
-    for wanted, plugin in ((experience, ExperienceValues), (stream, StreamValues)):
-        if wanted:
-            state = ResponseTrackMetrics(reference=reference, rule=rule)
-            plugins.append(plugin(state, "ResponseTrack"))
-    return plugins
+    return value_plugins(
+        lambda: ResponseTrackMetrics(reference=reference, rule=rule),
+        "ResponseTrack",
+        experience=experience,
+        stream=stream,
+    )

@@ -24,7 +24,7 @@ from avalanche_vilco.evaluation.functional.visual_query import (
     pooled_visual_query_scores,
     visual_query_hits,
 )
-from avalanche_vilco.evaluation.metrics.emission import ExperienceValues, StreamValues
+from avalanche_vilco.evaluation.metrics.emission import value_plugins
 from avalanche_vilco.evaluation.metrics.pooled import PooledMetric
 from avalanche_vilco.evaluation.metrics.rows import append_rows
 
@@ -172,9 +172,9 @@ def visual_query_metrics(
     :return: plugins for ``EvaluationPlugin``.
     :raises ValueError: if there is no such evaluator.
     """
-    plugins: list[PluginMetric[dict[str, float]]] = []
-    for wanted, plugin in ((experience, ExperienceValues), (stream, StreamValues)):
-        if wanted:
-            state = VisualQueryMetrics(reference=reference)
-            plugins.append(plugin(state, "VisualQuery"))
-    return plugins
+    return value_plugins(
+        lambda: VisualQueryMetrics(reference=reference),
+        "VisualQuery",
+        experience=experience,
+        stream=stream,
+    )
