@@ -7,32 +7,26 @@ Avalanche (8 to 10 s) is loaded when a benchmark is first asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
-    "vilco_mq": "avalanche_vilco.benchmarks.vilco_mq",
-    "ViLCoMQ": "avalanche_vilco.benchmarks.vilco_mq",
-    "vilco_nlq": "avalanche_vilco.benchmarks.vilco_nlq",
-    "ViLCoNLQ": "avalanche_vilco.benchmarks.vilco_nlq",
-    "vilco_vq": "avalanche_vilco.benchmarks.vilco_vq",
-    "ViLCoVQ": "avalanche_vilco.benchmarks.vilco_vq",
+    "vilco_mq": "avalanche_vilco.benchmarks.vilco_mq.generator",
+    "vilco_nlq": "avalanche_vilco.benchmarks.vilco_nlq.generator",
+    "vilco_vq": "avalanche_vilco.benchmarks.vilco_vq.generator",
     "vilco_mq_tiny": "avalanche_vilco.models.build",
     "vilco_mq_base": "avalanche_vilco.models.build",
     "MomentLoss": "avalanche_vilco.models.losses",
 }
 
 if TYPE_CHECKING:
-    from avalanche_vilco.benchmarks.vilco_mq import ViLCoMQ, vilco_mq
-    from avalanche_vilco.benchmarks.vilco_nlq import ViLCoNLQ, vilco_nlq
-    from avalanche_vilco.benchmarks.vilco_vq import ViLCoVQ, vilco_vq
+    from avalanche_vilco.benchmarks.vilco_mq.generator import vilco_mq
+    from avalanche_vilco.benchmarks.vilco_nlq.generator import vilco_nlq
+    from avalanche_vilco.benchmarks.vilco_vq.generator import vilco_vq
     from avalanche_vilco.models.build import vilco_mq_base, vilco_mq_tiny
     from avalanche_vilco.models.losses import MomentLoss
 
 __all__ = [
     "MomentLoss",
-    "ViLCoMQ",
-    "ViLCoNLQ",
-    "ViLCoVQ",
     "__version__",
     "vilco_mq",
     "vilco_mq_base",

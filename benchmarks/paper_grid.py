@@ -256,7 +256,7 @@ def run_jobs(jobs: Sequence[Job], options: argparse.Namespace) -> list[str]:
 
 def is_finished(job: Job) -> bool:
     """Whether the folder holds this very run, finished; `run` refuses another's."""
-    from avalanche_vilco.cli.settings import BENCHMARKS
+    from avalanche_vilco.experiments.settings import BENCHMARKS
     from avalanche_vilco.reports.runs import read_run
     from avalanche_vilco.training.registry import find_recipe
 
@@ -280,7 +280,7 @@ def is_finished(job: Job) -> bool:
 
 def all_settings(job: Job) -> dict[str, Any]:
     """What decides the run's numbers, with the defaults of `run`."""
-    from avalanche_vilco.cli.settings import BENCHMARKS
+    from avalanche_vilco.experiments.settings import BENCHMARKS
 
     names = ("model", "epochs", "batch_size", "learning_rate", "weight_decay")
     usual = BENCHMARKS[job.grid.benchmark].defaults
@@ -346,7 +346,7 @@ def work(job: Job) -> str:
 def train(job: Job, log: TextIO) -> dict[str, Any]:
     import torch
 
-    from avalanche_vilco.cli.run import run
+    from avalanche_vilco.experiments.run import run
 
     torch.set_num_threads(1)
 

@@ -6,7 +6,7 @@ import torch
 from avalanche.training.plugins import SupervisedPlugin
 
 from avalanche_vilco import MomentLoss, vilco_mq, vilco_mq_tiny
-from avalanche_vilco.training.supervised import ViLCoNaive
+from avalanche_vilco.training.supervised import LocalizationNaive
 
 
 class StayClose(SupervisedPlugin):
@@ -32,7 +32,7 @@ def main():
     torch.manual_seed(0)
     benchmark = vilco_mq()
     model = vilco_mq_tiny()
-    strategy = ViLCoNaive(
+    strategy = LocalizationNaive(
         model=model,
         optimizer=torch.optim.AdamW(model.parameters(), lr=2e-3),
         criterion=MomentLoss(),

@@ -23,7 +23,7 @@ def mq_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Ten queries in five groups, 20 + 10 annotated clips and 2 without labels.
     """
-    from avalanche_vilco.data.mini import generate_mini_mq
+    from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
 
     return generate_mini_mq(
         tmp_path_factory.mktemp("data") / "mq",
@@ -42,7 +42,7 @@ def mq_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def nlq_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Generated language queries: 13 templates, 12 + 6 annotated clips and 2 without
     windows."""
-    from avalanche_vilco.data.mini_nlq import generate_mini_nlq
+    from avalanche_vilco.benchmarks.vilco_nlq.embedded import generate_mini_nlq
 
     return generate_mini_nlq(
         tmp_path_factory.mktemp("data") / "nlq",
@@ -60,7 +60,7 @@ def nlq_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def vq_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Generated visual queries: small videos of small objects, 10 + 5 clips and one
     without tracks, three queries in each."""
-    from avalanche_vilco.data.mini_vq import generate_mini_vq
+    from avalanche_vilco.benchmarks.vilco_vq.embedded import generate_mini_vq
 
     return generate_mini_vq(
         tmp_path_factory.mktemp("data") / "vq",
@@ -79,7 +79,7 @@ def vq_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished_runs(mq_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of runs of one epoch, ``<strategy>/seed<seed>``: naive and replay with two
     seeds, the upper bound with one. Copy it to change it."""
-    from avalanche_vilco.cli.run import run
+    from avalanche_vilco.experiments.run import run
 
     folder = tmp_path_factory.mktemp("outputs")
     jobs = [("naive", 0), ("naive", 1), ("replay", 0), ("replay", 1)]

@@ -18,13 +18,11 @@ from typing import Any
 import msgspec
 
 from avalanche_vilco.benchmarks.protocols import PROTOCOLS, STREAMS, Split, Streams
-from avalanche_vilco.data.ego4d import (
-    MomentAnnotations,
-    MomentClip,
-)
-from avalanche_vilco.data.errors import DataError
-from avalanche_vilco.data.files import write_atomically
-from avalanche_vilco.data.schema import convert, decode_json_object
+from avalanche_vilco.benchmarks.vilco_mq.annotations import MomentAnnotations
+from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.files import write_atomically
+from avalanche_vilco.core.schema import convert, decode_json_object
+from avalanche_vilco.data.moments import MomentClip
 
 MANIFEST_FORMAT = "avalanche_vilco split"
 MANIFEST_VERSION = 1

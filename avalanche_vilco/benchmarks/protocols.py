@@ -18,19 +18,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from avalanche_vilco.benchmarks.curation import (
+from avalanche_vilco.benchmarks.split import (
     assign_clips,
     held_out_parents,
     query_groups,
 )
-from avalanche_vilco.benchmarks.reference_split import (
+from avalanche_vilco.benchmarks.vilco_mq.annotations import read_moment_annotations
+from avalanche_vilco.benchmarks.vilco_mq.reference_split import (
     own_window_mask,
     reference_places,
 )
-from avalanche_vilco.data.ego4d import MomentClip, read_moment_annotations
-from avalanche_vilco.data.errors import DataError
-from avalanche_vilco.data.moments import MomentSample
-from avalanche_vilco.data.report import DataReport
+from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.report import DataReport
+from avalanche_vilco.data.moments import MomentClip, MomentSample
 
 STREAMS = ("train", "valid", "test")
 

@@ -77,7 +77,7 @@ def _run_config(config: Any) -> None:
     with warnings.catch_warnings():
         # Avalanche and its dependencies warn of their own deprecations on import.
         warnings.simplefilter("ignore")
-        from avalanche_vilco.cli.run import run
+        from avalanche_vilco.experiments.run import run
     # Avalanche's stock plugins call what Avalanche has deprecated.
     warnings.filterwarnings("ignore", category=DeprecationWarning, module="avalanche")
     try:
@@ -94,7 +94,7 @@ def _run_config(config: Any) -> None:
 
 
 def _doctor(arguments: Sequence[str]) -> int:
-    from avalanche_vilco.cli.doctor import main as examine_and_tell
+    from avalanche_vilco.experiments.doctor import main as examine_and_tell
 
     try:
         return examine_and_tell(arguments)
@@ -106,7 +106,7 @@ def _predict(arguments: Sequence[str]) -> int:
     with warnings.catch_warnings():
         # Avalanche and its dependencies warn of their own deprecations on import.
         warnings.simplefilter("ignore")
-        from avalanche_vilco.cli.predict import main as write_predictions
+        from avalanche_vilco.experiments.predict import main as write_predictions
 
     try:
         return write_predictions(arguments)
@@ -124,7 +124,7 @@ def _report(arguments: Sequence[str]) -> int:
 
 
 def _score(arguments: Sequence[str]) -> int:
-    from avalanche_vilco.cli.score import main as read_and_score
+    from avalanche_vilco.experiments.score import main as read_and_score
 
     try:
         return read_and_score(arguments)

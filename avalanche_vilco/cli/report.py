@@ -10,10 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from avalanche_vilco.cli.diagnosis import Diagnosis
-from avalanche_vilco.cli.terminal import tell
-from avalanche_vilco.data.errors import DataError
-from avalanche_vilco.data.files import write_atomically
+from avalanche_vilco.core.diagnosis import Diagnosis
+from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.files import write_atomically
+from avalanche_vilco.core.terminal import tell
 from avalanche_vilco.reports import plots, tables
 from avalanche_vilco.reports.methods import Setting, gather
 from avalanche_vilco.reports.published import (

@@ -13,14 +13,36 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from avalanche_vilco.data.batch import collate_moments
-from avalanche_vilco.data.ego4d import MomentClip
+from avalanche_vilco.core.batch import collate_moments
 from avalanche_vilco.data.features import FeatureStore, ShuffledFeatures
-from avalanche_vilco.data.narrations import ClipNarrations
+from avalanche_vilco.data.text.narrations import ClipNarrations
 from avalanche_vilco.ops.timeline import seconds_to_grid
 
 Sample = tuple[dict[str, Tensor], dict[str, Tensor]]
 Stream = TypeVar("Stream", bound="MomentDataset")
+
+
+@dataclass(frozen=True, eq=False)
+class MomentClip:
+    """One annotated clip. Arrays are read-only: experiences share them."""
+
+    clip_id: str
+    video_id: str
+    """Parent video; splits never separate clips of one parent."""
+    subset: str
+    duration_sec: float
+    features_per_sec: float
+    windows_sec: npt.NDArray[np.float64]
+    """(N, 2) start and end, 0 <= start < end; end <= duration unless read raw."""
+    label_ids: npt.NDArray[np.int64]
+    """(N,) category of each window, as in the file."""
+    video_start_sec: float | None = None
+    """Start of the clip in seconds of its parent video, if the file says it."""
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether a stream can have it: subset test makes none, labelled or not."""
+        return self.subset != "test" and len(self.windows_sec) > 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +90,8 @@ class MomentDataset(Dataset[Sample]):
 
     def __getitem__(self, index: int) -> Sample:
         """Inputs and targets of a sample, dicts of unbatched tensors as in
-        :class:`~avalanche_vilco.data.batch.ClipBatch` and
-        :class:`~avalanche_vilco.data.batch.MomentTargets`."""
+        :class:`~avalanche_vilco.core.batch.ClipBatch` and
+        :class:`~avalanche_vilco.core.batch.MomentTargets`."""
         index = range(len(self))[index]
         sample = self.samples[index]
         features = self.store.read(sample.clip.clip_id)

@@ -28,16 +28,10 @@ _HOMES = {
             "SeedSummary",
             "summarise_seeds",
         ),
-        "submissions": (
-            "SubmissionError",
-            "read_moments",
-            "read_queries",
-            "read_tracks",
-        ),
         "metrics": (
             "MomentDetectionMAP",
             "MomentRecall",
-            "MomentTaskMatrix",
+            "TaskMatrixMetric",
             "ResponseTrackMetrics",
             "VisualQueryMetrics",
             "average_performance_metrics",
@@ -71,8 +65,8 @@ if TYPE_CHECKING:
     from avalanche_vilco.evaluation.metrics import (
         MomentDetectionMAP,
         MomentRecall,
-        MomentTaskMatrix,
         ResponseTrackMetrics,
+        TaskMatrixMetric,
         VisualQueryMetrics,
         average_performance_metrics,
         backward_forgetting_metrics,
@@ -86,20 +80,13 @@ if TYPE_CHECKING:
         SeedSummary,
         summarise_seeds,
     )
-    from avalanche_vilco.evaluation.submissions import (
-        SubmissionError,
-        read_moments,
-        read_queries,
-        read_tracks,
-    )
 
 __all__ = [
     "MomentDetectionMAP",
     "MomentRecall",
-    "MomentTaskMatrix",
+    "TaskMatrixMetric",
     "ResponseTrackMetrics",
     "SeedSummary",
-    "SubmissionError",
     "TaskMatrix",
     "Tracks",
     "VisualQueryMetrics",
@@ -112,9 +99,6 @@ __all__ = [
     "grouped_recall",
     "matrices_csv",
     "moment_recall",
-    "read_moments",
-    "read_queries",
-    "read_tracks",
     "recall_hits",
     "recall_metrics",
     "response_track_metrics",

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from avalanche_vilco.data.batch import MomentTargets, TensorBatch
+from avalanche_vilco.core.batch import MomentTargets, TensorBatch
 from avalanche_vilco.models.output import point_grid, query_logits, window_offsets
 from avalanche_vilco.ops.nms import soft_nms
 from avalanche_vilco.ops.timeline import grid_to_seconds

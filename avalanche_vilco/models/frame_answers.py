@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from avalanche_vilco.data.batch import TensorBatch
-from avalanche_vilco.data.visual_batch import TrackWindowTargets
+from avalanche_vilco.core.batch import TensorBatch
+from avalanche_vilco.core.visual_batch import TrackWindowTargets
 from avalanche_vilco.models.anchors import (
     TRACK_REGRESSION_CHANNELS,
     anchor_boxes,

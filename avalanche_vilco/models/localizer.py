@@ -16,7 +16,7 @@ import torch
 from avalanche.models import DynamicModule
 from torch import Tensor, nn
 
-from avalanche_vilco.data.batch import ClipBatch, MomentTargets
+from avalanche_vilco.core.batch import ClipBatch, MomentTargets
 from avalanche_vilco.models.blocks import (
     ConvNormReLU,
     CrossModalBlock,

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from avalanche_vilco.data.batch import MomentTargets
+from avalanche_vilco.core.batch import MomentTargets
 from avalanche_vilco.models.output import (
     OFFSET_LOW,
     OFFSET_SPAN,

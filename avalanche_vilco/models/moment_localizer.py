@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from avalanche_vilco.data.batch import ClipBatch
+from avalanche_vilco.core.batch import ClipBatch
 from avalanche_vilco.models.decoding import MomentDecoder
 from avalanche_vilco.models.localizer import (
     FeaturePyramid,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from avalanche_vilco.data.batch import QueryClipBatch
+from avalanche_vilco.core.batch import QueryClipBatch
 from avalanche_vilco.models.decoding import MomentDecoder
 from avalanche_vilco.models.localizer import (
     FeaturePyramid,

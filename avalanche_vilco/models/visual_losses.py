@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.ops import generalized_box_iou_loss
 
-from avalanche_vilco.data.visual_batch import TrackWindowTargets
+from avalanche_vilco.core.visual_batch import TrackWindowTargets
 from avalanche_vilco.models.anchors import (
     TRACK_REGRESSION_CHANNELS,
     anchor_boxes,

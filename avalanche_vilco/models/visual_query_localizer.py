@@ -17,7 +17,7 @@ from avalanche.models import DynamicModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from avalanche_vilco.data.visual_batch import TrackWindowTargets, VisualQueryBatch
+from avalanche_vilco.core.visual_batch import TrackWindowTargets, VisualQueryBatch
 from avalanche_vilco.models.anchors import (
     N_ANCHORS,
     TRACK_REGRESSION_CHANNELS,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from avalanche_vilco.data.errors import DataError
-from avalanche_vilco.data.files import write_atomically
+from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.files import write_atomically
 from avalanche_vilco.reports.methods import Number, over_seeds
 from avalanche_vilco.reports.runs import Run
 

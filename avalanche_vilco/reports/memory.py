@@ -11,11 +11,11 @@ from avalanche.benchmarks.utils import AvalancheDataset
 from avalanche.training.plugins import EvaluationPlugin
 from torch import Tensor, nn
 
-from avalanche_vilco.benchmarks.query_incremental import QueryIncrementalBenchmark
-from avalanche_vilco.data.batch import TensorBatch
+from avalanche_vilco.benchmarks.scenario import QueryIncrementalScenario
+from avalanche_vilco.benchmarks.vilco_nlq.dataset import QueryDataset
+from avalanche_vilco.benchmarks.vilco_vq.dataset import VisualDataset
+from avalanche_vilco.core.batch import TensorBatch
 from avalanche_vilco.data.moments import MomentDataset
-from avalanche_vilco.data.nlq import QueryDataset
-from avalanche_vilco.data.visual import VisualDataset
 
 FLOAT32_BYTES = 4
 GIVEN_TO_THE_MODEL = ("prompt_memory", "narration_aligner")
@@ -58,15 +58,13 @@ class _Found:
     auxiliary_bytes: int = 0
 
 
-def memory_figures(
-    strategy: Any, benchmark: QueryIncrementalBenchmark
-) -> MemoryFigures:
+def memory_figures(strategy: Any, benchmark: QueryIncrementalScenario) -> MemoryFigures:
     """Look through a strategy's plugins for what they keep.
 
     :param strategy: after training.
     :param benchmark: that it was trained on.
     """
-    train = benchmark.moments["train"]
+    train = benchmark.datasets["train"]
     found = _search(strategy)
     kept = sorted(found.samples)
     clips = {train.samples[i].clip.clip_id: train.samples[i].clip for i in kept}

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from scipy import stats
 
-from avalanche_vilco.data.narrations import (
+from avalanche_vilco.data.text.narrations import (
     NARRATION_FEATURE_FILE,
     NARRATION_FILE,
     NARRATION_LMDB,

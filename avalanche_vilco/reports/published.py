@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from avalanche_vilco.data.errors import DataError
+from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.evaluation.seeds import SeedSummary
 from avalanche_vilco.reports.methods import (
     Interval,

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import avalanche_vilco
-from avalanche_vilco.data.files import write_atomically
+from avalanche_vilco.core.files import write_atomically
 from avalanche_vilco.evaluation.matrix import TaskMatrix
 
 RESULTS_VERSION = 1
@@ -94,7 +94,7 @@ def summary(results: Mapping[str, Any], matrices: Mapping[str, TaskMatrix]) -> s
             "  weighted by the queries seen so far; the table's are plain means"
         )
     lines += ["", _memory_line(results["memory"]), comparability(results["benchmark"])]
-    return "\n".join([*lines, *quirk_lines(results)])
+    return "\n".join([*lines, *deviation_lines(results)])
 
 
 def _percent(value: float | None) -> str:
@@ -111,15 +111,15 @@ def _memory_line(memory: Mapping[str, float]) -> str:
     )
 
 
-def quirk_lines(results: Mapping[str, Any]) -> list[str]:
+def deviation_lines(results: Mapping[str, Any]) -> list[str]:
     """Which parts of the public recipe a result was made with, and how weights were
     selected.
 
     :param results: of one run.
     """
-    quirks = results.get("quirks", {})
-    lines = [f"reference quirks: {', '.join(quirks) or 'none'}"]
-    lines += [f"  {name}: {effect}" for name, effect in quirks.items()]
+    deviations = results.get("deviations", {})
+    lines = [f"reference deviations: {', '.join(deviations) or 'none'}"]
+    lines += [f"  {name}: {effect}" for name, effect in deviations.items()]
     selection = results.get("selection", {"by": "last", "epochs": []})
     if selection["by"] != "last":
         epochs = ", ".join("-" if e is None else str(e) for e in selection["epochs"])

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from avalanche_vilco.data.errors import DataError
+from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.evaluation.matrix import TaskMatrix
 from avalanche_vilco.reports.results import MAIN_METRIC, RESULTS_VERSION
 
@@ -89,7 +89,7 @@ class RunResults(msgspec.Struct, frozen=True):
     scores: Annotated[dict[_Name, Score], msgspec.Meta(min_length=1)]
     matrices: dict[_Name, dict[str, Any]]
     memory: Memory
-    quirks: dict[str, str] = {}
+    deviations: dict[str, str] = {}
     averages: str = "plain"
     main_metric: _Name = MAIN_METRIC
     """The benchmark's; the default in files of before it was written."""

@@ -185,12 +185,12 @@ def note_lines(setting: Setting) -> list[str]:
 def _method_notes(method: Method) -> list[str]:
     lines = []
     results = [run.results for run in method.runs]
-    quirks = sorted({name for result in results for name in result.quirks})
+    deviations = sorted({name for result in results for name in result.deviations})
     passes = {r.train_epochs for r in results} - {None, results[0].config.epochs}
     if any(result.benchmark.uses_ground_truth_at_test for result in results):
         lines.append(f"{method.label}: uses ground truth at test: yes")
-    if quirks:
-        lines.append(f"{method.label}: reference quirks {', '.join(quirks)}")
+    if deviations:
+        lines.append(f"{method.label}: reference deviations {', '.join(deviations)}")
     if passes:
         told = ", ".join(map(str, sorted(p for p in passes if p is not None)))
         lines.append(f"{method.label}: trains for {told} epochs")
@@ -447,7 +447,7 @@ def _method_dict(method: Method, view: View) -> dict[str, Any]:
             name: method.memory(name) for name in first.memory.__struct_fields__
         },
         "uses_ground_truth_at_test": first.benchmark.uses_ground_truth_at_test,
-        "quirks": sorted(first.quirks),
+        "deviations": sorted(first.deviations),
         "scores": {
             metric: _score_dict(method, metric, view) for metric in view.metrics
         },
@@ -500,7 +500,7 @@ def _csv_lines(
     rest = {
         **method["memory"],
         "uses_ground_truth_at_test": method["uses_ground_truth_at_test"],
-        "quirks": " ".join(method["quirks"]),
+        "deviations": " ".join(method["deviations"]),
     }
     return [
         {**common, "metric": metric, **scores, **rest}

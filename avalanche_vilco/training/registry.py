@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from avalanche.training.templates import SupervisedTemplate
 
+from avalanche_vilco.core.registry import look_up
 from avalanche_vilco.training import supervised
 
 
@@ -40,14 +40,19 @@ class Recipe:
 
 
 RECIPES: Mapping[str, Recipe] = {
-    "naive": Recipe(supervised.ViLCoNaive),
-    "cumulative": Recipe(supervised.ViLCoCumulative),
-    "joint": Recipe(supervised.ViLCoJoint, is_joint=True),
-    "upper_bound": Recipe(supervised.ViLCoJoint, is_joint=True, epochs_factor=2),
+    "naive": Recipe(supervised.LocalizationNaive),
+    "cumulative": Recipe(supervised.LocalizationCumulative),
+    "joint": Recipe(supervised.LocalizationJoint, is_joint=True),
+    "upper_bound": Recipe(supervised.LocalizationJoint, is_joint=True, epochs_factor=2),
     "lower_bound": Recipe(
-        supervised.ViLCoJoint, is_joint=True, epochs_factor=2, model_variant="_lower"
+        supervised.LocalizationJoint,
+        is_joint=True,
+        epochs_factor=2,
+        model_variant="_lower",
     ),
-    "replay": Recipe(supervised.ViLCoReplay, {"mem_size": 64, "unit": "samples"}),
+    "replay": Recipe(
+        supervised.LocalizationReplay, {"mem_size": 64, "unit": "samples"}
+    ),
     "vilco": Recipe(
         supervised.ViLCo,
         {
@@ -65,39 +70,41 @@ RECIPES: Mapping[str, Recipe] = {
         seed_argument="seed",
         is_narrated=True,
     ),
-    "ewc": Recipe(supervised.ViLCoEWC, {"ewc_lambda": 1000.0}),
-    "mas": Recipe(supervised.ViLCoMAS, {"lambda_reg": 0.1, "alpha": 0.5}),
+    "ewc": Recipe(supervised.LocalizationEWC, {"ewc_lambda": 1000.0}),
+    "mas": Recipe(supervised.LocalizationMAS, {"lambda_reg": 0.1, "alpha": 0.5}),
     "lwf": Recipe(
-        supervised.ViLCoLwF,
+        supervised.LocalizationLwF,
         {"alpha": 0.1, "temperature": 2.0},
         needs_channels="it holds a softmax over queries, which over one is always 1",
     ),
     "icarl": Recipe(
-        supervised.ViLCoICaRL,
+        supervised.LocalizationICaRL,
         {"mem_size": 64, "distillation_weight": 1.0},
         needs_channels="its exemplars and means are of queries with a logit each",
     ),
     "bic": Recipe(
-        supervised.ViLCoBiC,
+        supervised.LocalizationBiC,
         {"mem_size": 64, "val_share": 0.1, "distillation_weight": 0.3},
         seed_argument="seed",
         needs_channels="it corrects new queries' logits against old ones'",
     ),
     "dense_distillation": Recipe(
-        supervised.ViLCoDenseDistillation,
+        supervised.LocalizationDenseDistillation,
         {"weight": 3.0},
         regression_argument="n_regression",
     ),
-    "gem": Recipe(supervised.ViLCoGEM, {"patterns_per_exp": 16}),
-    "agem": Recipe(supervised.ViLCoAGEM, {"patterns_per_exp": 16, "sample_size": 16}),
-    "gdumb": Recipe(supervised.ViLCoGDumb, {"mem_size": 64}),
-    "from_scratch": Recipe(supervised.ViLCoFromScratch),
+    "gem": Recipe(supervised.LocalizationGEM, {"patterns_per_exp": 16}),
+    "agem": Recipe(
+        supervised.LocalizationAGEM, {"patterns_per_exp": 16, "sample_size": 16}
+    ),
+    "gdumb": Recipe(supervised.LocalizationGDumb, {"mem_size": 64}),
+    "from_scratch": Recipe(supervised.LocalizationFromScratch),
     "cwr_star": Recipe(
-        supervised.ViLCoCWRStar,
+        supervised.LocalizationCWRStar,
         {"cwr_layer_name": "heads.cls"},
         needs_channels="it keeps the head's rows of past queries, and there is one row",
     ),
-    "si": Recipe(supervised.ViLCoSynapticIntelligence, {"si_lambda": 1000.0}),
+    "si": Recipe(supervised.LocalizationSynapticIntelligence, {"si_lambda": 1000.0}),
 }
 
 
@@ -123,18 +130,3 @@ def check_channels(name: str, recipe: Recipe, n_channels: int) -> None:
             f"strategy {name!r} does not go with a model of one query logit: "
             f"{recipe.needs_channels}; dense_distillation and replay do"
         )
-
-
-def look_up(kind: str, name: str, known: Mapping[str, Any]) -> Any:
-    """An entry by name, or an error that helps.
-
-    :param kind: what is looked up, for the message.
-    :raises ValueError: unknown; names close ones and lists all.
-    """
-    if name in known:
-        return known[name]
-    close = difflib.get_close_matches(name, known, n=3)
-    guess = f" Did you mean {' or '.join(close)}?" if close else ""
-    raise ValueError(
-        f"unknown {kind} {name!r}.{guess} Available: {', '.join(sorted(known))}"
-    )

@@ -17,7 +17,7 @@ from avalanche.training.storage_policy import (
 )
 from torch import Tensor, nn
 
-from avalanche_vilco.data.batch import ClipBatch
+from avalanche_vilco.core.batch import ClipBatch
 from avalanche_vilco.training.passes import evaluating, unseeded_loader
 
 

@@ -19,31 +19,31 @@ from torch.optim import Optimizer
 
 from avalanche_vilco.models.localizer import GrowingHead
 from avalanche_vilco.models.output import MOMENT_REGRESSION_CHANNELS
-from avalanche_vilco.training.plugins.agem import MomentAGEMPlugin
-from avalanche_vilco.training.plugins.bic import MomentBiCPlugin
+from avalanche_vilco.training.plugins.agem import AGEMPlugin
+from avalanche_vilco.training.plugins.bic import BiCPlugin
 from avalanche_vilco.training.plugins.dense_distillation import DenseDistillationPlugin
-from avalanche_vilco.training.plugins.icarl import MomentICaRLPlugin
+from avalanche_vilco.training.plugins.icarl import ICaRLPlugin
 from avalanche_vilco.training.plugins.synaptic_intelligence import (
-    MomentSynapticIntelligencePlugin,
+    SynapticIntelligencePlugin,
 )
 from avalanche_vilco.training.plugins.vilco import ViLCoPlugin
 from avalanche_vilco.training.storage_policy import ClassSlotBuffer
-from avalanche_vilco.training.templates import BatchObjectMixin, moment_evaluator
+from avalanche_vilco.training.templates import BatchObjectMixin, localization_evaluator
 
 
-class ViLCoNaive(BatchObjectMixin, stock.Naive):
+class LocalizationNaive(BatchObjectMixin, stock.Naive):
     """Fine-tuning on one experience after another."""
 
 
-class ViLCoCumulative(BatchObjectMixin, stock.Cumulative):
+class LocalizationCumulative(BatchObjectMixin, stock.Cumulative):
     """Training on all experiences so far."""
 
 
-class ViLCoJoint(BatchObjectMixin, stock.JointTraining):
+class LocalizationJoint(BatchObjectMixin, stock.JointTraining):
     """One training on the union of all experiences."""
 
 
-class ViLCoReplay(BatchObjectMixin, stock.Replay):
+class LocalizationReplay(BatchObjectMixin, stock.Replay):
     """Rehearsal of stored samples."""
 
     def __init__(
@@ -55,7 +55,7 @@ class ViLCoReplay(BatchObjectMixin, stock.Replay):
         mem_size: int = 200,
         unit: str = "samples",
         memory_seed: int = 0,
-        evaluator: Any = moment_evaluator,
+        evaluator: Any = localization_evaluator,
         **kwargs: Any,
     ) -> None:
         """As stock.
@@ -83,7 +83,7 @@ class ViLCoReplay(BatchObjectMixin, stock.Replay):
             replay.storage_policy = ClassSlotBuffer(mem_size, seed=memory_seed)
 
 
-class ViLCo(ViLCoNaive):
+class ViLCo(LocalizationNaive):
     """ViLCo: prompts, exemplars and narrations."""
 
     def __init__(
@@ -133,15 +133,15 @@ class ViLCo(ViLCoNaive):
         )
 
 
-class ViLCoEWC(BatchObjectMixin, stock.EWC):
+class LocalizationEWC(BatchObjectMixin, stock.EWC):
     """Elastic weight consolidation."""
 
 
-class ViLCoMAS(BatchObjectMixin, stock.MAS):
+class LocalizationMAS(BatchObjectMixin, stock.MAS):
     """Memory-aware synapses."""
 
 
-class ViLCoSynapticIntelligence(ViLCoNaive):
+class LocalizationSynapticIntelligence(LocalizationNaive):
     """Synaptic intelligence that works on the CPU too."""
 
     def __init__(
@@ -160,7 +160,7 @@ class ViLCoSynapticIntelligence(ViLCoNaive):
         :param si_lambda: weight of the penalty, or one for each experience.
         :param eps: damping of importances.
         """
-        plugin = MomentSynapticIntelligencePlugin(si_lambda=si_lambda, eps=eps)
+        plugin = SynapticIntelligencePlugin(si_lambda=si_lambda, eps=eps)
         super().__init__(
             model=model,
             optimizer=optimizer,
@@ -170,12 +170,12 @@ class ViLCoSynapticIntelligence(ViLCoNaive):
         )
 
 
-class ViLCoLwF(BatchObjectMixin, stock.LwF):
+class LocalizationLwF(BatchObjectMixin, stock.LwF):
     """Learning without forgetting."""
 
 
-class ViLCoICaRL(ViLCoNaive):
-    """iCaRL for localisation; see ``MomentICaRLPlugin``."""
+class LocalizationICaRL(LocalizationNaive):
+    """iCaRL for localisation; see ``ICaRLPlugin``."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class ViLCoICaRL(ViLCoNaive):
         :param distillation_weight: of the distillation term.
         :param nearest_mean: score by nearest means in evaluation.
         """
-        plugin = MomentICaRLPlugin(
+        plugin = ICaRLPlugin(
             mem_size,
             distillation_weight=distillation_weight,
             nearest_mean=nearest_mean,
@@ -209,8 +209,8 @@ class ViLCoICaRL(ViLCoNaive):
         )
 
 
-class ViLCoBiC(ViLCoNaive):
-    """BiC for localisation; see ``MomentBiCPlugin``."""
+class LocalizationBiC(LocalizationNaive):
+    """BiC for localisation; see ``BiCPlugin``."""
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class ViLCoBiC(ViLCoNaive):
         :param temperature: softens logits in distillation.
         :param seed: of the choice of held-out samples.
         """
-        plugin = MomentBiCPlugin(
+        plugin = BiCPlugin(
             mem_size,
             val_share=val_share,
             distillation_weight=distillation_weight,
@@ -250,7 +250,7 @@ class ViLCoBiC(ViLCoNaive):
         )
 
 
-class ViLCoDenseDistillation(ViLCoNaive):
+class LocalizationDenseDistillation(LocalizationNaive):
     """Distillation at every point; see ``DenseDistillationPlugin``."""
 
     def __init__(
@@ -288,13 +288,13 @@ class ViLCoDenseDistillation(ViLCoNaive):
         )
 
 
-class ViLCoGEM(BatchObjectMixin, stock.GEM):
+class LocalizationGEM(BatchObjectMixin, stock.GEM):
     """Gradient episodic memory."""
 
 
-class ViLCoAGEM(ViLCoNaive):
+class LocalizationAGEM(LocalizationNaive):
     """Averaged gradient episodic memory whose steps do not grow; see
-    ``MomentAGEMPlugin``."""
+    ``AGEMPlugin``."""
 
     def __init__(
         self,
@@ -313,7 +313,7 @@ class ViLCoAGEM(ViLCoNaive):
         :param sample_size: samples of the whole memory that the reference gradient is
             taken on, at least 1.
         """
-        plugin = MomentAGEMPlugin(patterns_per_exp, sample_size)
+        plugin = AGEMPlugin(patterns_per_exp, sample_size)
         super().__init__(
             model=model,
             optimizer=optimizer,
@@ -323,7 +323,7 @@ class ViLCoAGEM(ViLCoNaive):
         )
 
 
-class ViLCoCWRStar(BatchObjectMixin, stock.CWRStar):
+class LocalizationCWRStar(BatchObjectMixin, stock.CWRStar):
     """Copy weights with re-init: after the first experience only the head learns."""
 
     def __init__(
@@ -333,7 +333,7 @@ class ViLCoCWRStar(BatchObjectMixin, stock.CWRStar):
         optimizer: Optimizer,
         criterion: Any,
         cwr_layer_name: str = "heads.cls",
-        evaluator: Any = moment_evaluator,
+        evaluator: Any = localization_evaluator,
         **kwargs: Any,
     ) -> None:
         """As stock, whose search for the layer takes another one here.
@@ -350,7 +350,7 @@ class ViLCoCWRStar(BatchObjectMixin, stock.CWRStar):
         )
 
 
-class ViLCoGDumb(BatchObjectMixin, stock.GDumb):
+class LocalizationGDumb(BatchObjectMixin, stock.GDumb):
     """Training from scratch on a balanced memory."""
 
     def model_adaptation(self, model: nn.Module | None = None) -> nn.Module:
@@ -364,7 +364,7 @@ class ViLCoGDumb(BatchObjectMixin, stock.GDumb):
         return super().model_adaptation(model)
 
 
-class ViLCoFromScratch(BatchObjectMixin, stock.FromScratchTraining):
+class LocalizationFromScratch(BatchObjectMixin, stock.FromScratchTraining):
     """A new model for each experience."""
 
     def model_adaptation(self, model: nn.Module | None = None) -> nn.Module:

@@ -11,10 +11,10 @@ from typing import Any
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.plugins.evaluation import default_evaluator
 
-from avalanche_vilco.training.drawing import tell_epoch
+from avalanche_vilco.training.clock import tell_epoch
 
 
-def moment_evaluator(*, future: Any = "nan", **options: Any) -> EvaluationPlugin:
+def localization_evaluator(*, future: Any = "nan", **options: Any) -> EvaluationPlugin:
     """Evaluator with Ego4D's R@kx and the task matrix; no logger.
 
     :param future: as for ``task_matrix_metrics``: ``"value"`` for language queries.
@@ -35,16 +35,16 @@ def moment_evaluator(*, future: Any = "nan", **options: Any) -> EvaluationPlugin
 def track_evaluator(*, future: Any = "value", **options: Any) -> EvaluationPlugin:
     """Evaluator of visual queries with their task matrix; no logger.
 
-    :param future: as for ``MomentTaskMatrix``.
+    :param future: as for ``TaskMatrixMetric``.
     :param options: of ``ResponseTrackMetrics``.
     """
-    from avalanche_vilco.evaluation.metrics.continual import MomentTaskMatrix
+    from avalanche_vilco.evaluation.metrics.continual import TaskMatrixMetric
     from avalanche_vilco.evaluation.metrics.response_track import (
         ResponseTrackMetrics,
         response_track_metrics,
     )
 
-    matrix = MomentTaskMatrix(ResponseTrackMetrics(**options), future=future)
+    matrix = TaskMatrixMetric(ResponseTrackMetrics(**options), future=future)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="No loggers specified")
         return EvaluationPlugin(response_track_metrics(**options), matrix, loggers=[])
@@ -55,7 +55,7 @@ class BatchObjectMixin:
 
     Mini-batches may hold any object with ``to``: Avalanche 0.6.0 moves such objects
     anyway, its development head raises TypeError. Where the strategy's default
-    evaluator is Avalanche's, it becomes :func:`moment_evaluator`, since accuracy has
+    evaluator is Avalanche's, it becomes :func:`localization_evaluator`, since accuracy has
     no meaning for windows; visual queries want :func:`track_evaluator`. Arguments are
     those of the strategy.
 
@@ -91,10 +91,10 @@ def _with_moment_evaluator(init: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(init)
     def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("evaluator", moment_evaluator)
+        kwargs.setdefault("evaluator", localization_evaluator)
         init(self, *args, **kwargs)
 
-    ours = {"evaluator": stock.replace(default=moment_evaluator)}
+    ours = {"evaluator": stock.replace(default=localization_evaluator)}
     parameters = {**signature.parameters, **ours}
     initialise.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=list(parameters.values())

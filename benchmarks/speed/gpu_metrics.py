@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from avalanche_vilco.data.batch import MomentTargets
+from avalanche_vilco.core.batch import MomentTargets
 from avalanche_vilco.evaluation.functional import Tracks
 from avalanche_vilco.evaluation.metrics import (
     MomentDetectionMAP,

@@ -21,7 +21,7 @@ from avalanche.training.plugins import EWCPlugin, MASPlugin
 from avalanche.training.utils import copy_params_dict
 from torch import Tensor, nn
 
-from avalanche_vilco.data.batch import ClipBatch, MomentTargets
+from avalanche_vilco.core.batch import ClipBatch, MomentTargets
 from avalanche_vilco.models.build import vilco_mq_base, vilco_mq_tiny
 from avalanche_vilco.models.losses import MomentLoss
 

@@ -59,7 +59,7 @@ def row(name: str, first: float, last: float) -> str:
 
 
 def data(folder: Path) -> Path:
-    from avalanche_vilco.data.mini import generate_mini_mq
+    from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
 
     return generate_mini_mq(
         folder,

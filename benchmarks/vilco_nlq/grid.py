@@ -21,7 +21,7 @@ sys.path.insert(0, str(HERE.parent))
 import paper_grid  # noqa: E402
 from paper_grid import Grid, Row  # noqa: E402
 
-from avalanche_vilco.data.mini_nlq import mini_nlq_root  # noqa: E402
+from avalanche_vilco.benchmarks.vilco_nlq.embedded import mini_nlq_root  # noqa: E402
 
 METRICS = (
     *("Recall@1_tIoU0.3", "Recall@1_tIoU0.5", "Recall@1_tIoUmean"),

@@ -21,7 +21,7 @@ sys.path.insert(0, str(HERE.parent))
 import paper_grid  # noqa: E402
 from paper_grid import Grid, Row  # noqa: E402
 
-from avalanche_vilco.data.mini_vq import mini_vq_root  # noqa: E402
+from avalanche_vilco.benchmarks.vilco_vq.embedded import mini_vq_root  # noqa: E402
 
 METRICS = ("stAP25", "tAP25", "recovery", "success")
 

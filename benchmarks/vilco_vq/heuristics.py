@@ -22,8 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from avalanche_vilco.benchmarks.protocols import STREAMS
-from avalanche_vilco.benchmarks.vq_curation import split_visual_queries, title_groups
-from avalanche_vilco.data.ego4d_vq import (
+from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     CLIP_FOLDER,
     VisualAnnotations,
     VisualClip,
@@ -32,8 +31,12 @@ from avalanche_vilco.data.ego4d_vq import (
     find_vq_files,
     read_visual_queries,
 )
-from avalanche_vilco.data.mini_vq import mini_vq_root
-from avalanche_vilco.data.video import VideoFolder, fitted_size
+from avalanche_vilco.benchmarks.vilco_vq.curation import (
+    split_visual_queries,
+    title_groups,
+)
+from avalanche_vilco.benchmarks.vilco_vq.embedded import mini_vq_root
+from avalanche_vilco.data.media.video import VideoFolder, fitted_size
 from avalanche_vilco.evaluation.functional.visual_query import SUMMARY
 from avalanche_vilco.evaluation.metrics.response_track import ResponseTrackMetrics
 from avalanche_vilco.models.frame_answers import FrameAnswers

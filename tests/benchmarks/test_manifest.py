@@ -19,8 +19,8 @@ from avalanche_vilco.benchmarks.manifest import (
     read_manifest,
 )
 from avalanche_vilco.benchmarks.protocols import PROTOCOLS, STREAMS
-from avalanche_vilco.benchmarks.query_incremental import QueryIncrementalBenchmark
-from avalanche_vilco.data.errors import DataError
+from avalanche_vilco.benchmarks.scenario import QueryIncrementalScenario
+from avalanche_vilco.core.errors import DataError
 
 FILE = "ego4d_clip_annotations_v2.json"
 
@@ -30,7 +30,7 @@ def manifest(mq_root) -> dict[str, Any]:
     return vilco_mq(mq_root, valid_share=0.2).manifest()
 
 
-def content(benchmark: QueryIncrementalBenchmark) -> dict[str, Any]:
+def content(benchmark: QueryIncrementalScenario) -> dict[str, Any]:
     """All that a model can see of a benchmark, but features."""
     streams = {
         name: [
@@ -43,7 +43,7 @@ def content(benchmark: QueryIncrementalBenchmark) -> dict[str, Any]:
         name: [
             (s.windows_sec.tolist(), s.channels.tolist(), s.asked) for s in data.samples
         ]
-        for name, data in benchmark.moments.items()
+        for name, data in benchmark.datasets.items()
     }
     return {"streams": streams, "windows": windows, "order": benchmark.classes_order}
 
@@ -170,7 +170,7 @@ def test_official_files_are_all_in_the_manifest(mq_root, tmp_path):
         "moments_val.json",
         FILE,
     }
-    ours = {s.clip.clip_id for s in made.moments["test"].samples}
+    ours = {s.clip.clip_id for s in made.datasets["test"].samples}
     theirs = {s.clip.clip_id for s in vilco_mq(mq_root).moments["test"].samples}
     assert ours == theirs
     again = vilco_mq(tmp_path, manifest=made.manifest(), **options)
@@ -238,10 +238,10 @@ def test_arguments_that_the_manifest_sets_are_refused(mq_root, manifest, options
 
 def test_benchmark_without_a_manifest_says_so(mq_root):
     made = vilco_mq(mq_root)
-    bare = QueryIncrementalBenchmark(
+    bare = QueryIncrementalScenario(
         {name: list(stream) for name, stream in made.streams.items()},
         queries=made.queries,
-        moments=made.moments,
+        datasets=made.datasets,
         info=made.info,
         report=made.report,
     )

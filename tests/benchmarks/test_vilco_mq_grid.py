@@ -4,8 +4,8 @@ from pathlib import Path
 
 import torch
 
-from avalanche_vilco.benchmarks.vilco_mq import vilco_mq
-from avalanche_vilco.data.batch import collate_moments
+from avalanche_vilco.benchmarks.vilco_mq.generator import vilco_mq
+from avalanche_vilco.core.batch import collate_moments
 from avalanche_vilco.ops.timeline import grid_to_seconds
 
 

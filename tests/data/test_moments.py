@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from avalanche_vilco.data.batch import collate_moments
-from avalanche_vilco.data.ego4d import MomentClip
+from avalanche_vilco.core.batch import collate_moments
 from avalanche_vilco.data.features import FeatureFolder
-from avalanche_vilco.data.moments import MomentDataset, MomentSample
-from avalanche_vilco.data.narrations import ClipNarrations, Narration
+from avalanche_vilco.data.moments import MomentClip, MomentDataset, MomentSample
+from avalanche_vilco.data.text.narrations import ClipNarrations, Narration
 from avalanche_vilco.ops.timeline import seconds_to_grid
 
 FPS = 1.874

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from avalanche_vilco.evaluation import (
-    detection_map,
-    moment_recall,
+from avalanche_vilco.benchmarks.submissions import (
+    SubmissionError,
     read_moments,
     read_queries,
-    visual_query_scores,
+    tracks_of,
 )
-from avalanche_vilco.evaluation.submissions import SubmissionError, tracks_of
+from avalanche_vilco.evaluation import detection_map, moment_recall, visual_query_scores
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 

@@ -88,7 +88,7 @@ def test_two_lines_add_recall_to_the_example_of_avalanche(
     tmp_path, monkeypatch, capsys
 ):
     from avalanche_vilco import MomentLoss, vilco_mq, vilco_mq_tiny
-    from avalanche_vilco.data.mini import generate_mini_mq
+    from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
 
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from avalanche_vilco.data.batch import MomentTargets
+from avalanche_vilco.core.batch import MomentTargets
 from avalanche_vilco.models.decoding import (
     MomentDecoder,
     MomentPredictions,

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from avalanche_vilco.data.visual_batch import TrackWindowTargets
+from avalanche_vilco.core.visual_batch import TrackWindowTargets
 from avalanche_vilco.models.anchors import anchor_boxes, to_boxes, to_deltas
 from avalanche_vilco.models.frame_answers import FrameAnswers, best_of_frames
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.ops import sigmoid_focal_loss as torchvision_focal_loss
 
-from avalanche_vilco.data.batch import MomentTargets, stack_padded
-from avalanche_vilco.data.ego4d import read_moment_annotations
+from avalanche_vilco.benchmarks.vilco_mq.annotations import read_moment_annotations
+from avalanche_vilco.core.batch import MomentTargets, stack_padded
 from avalanche_vilco.models.decoding import MomentDecoder
 from avalanche_vilco.models.losses import (
     MomentLoss,

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from avalanche_vilco.data.batch import MomentTargets, collate_queries
-from avalanche_vilco.data.ego4d_nlq import read_language_queries
-from avalanche_vilco.data.nlq import (
+from avalanche_vilco.benchmarks.vilco_nlq.annotations import read_language_queries
+from avalanche_vilco.benchmarks.vilco_nlq.dataset import (
     FEATURES_PER_SEC,
     QueryDataset,
     asked_clips,
     query_sample,
 )
-from avalanche_vilco.data.text import HashedTokens
+from avalanche_vilco.core.batch import MomentTargets, collate_queries
+from avalanche_vilco.data.text.tokens import HashedTokens
 from avalanche_vilco.evaluation.metrics.recall import MomentRecall
 from avalanche_vilco.models.decoding import MomentDecoder
 from avalanche_vilco.models.losses import assign_points

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from avalanche_vilco.data.batch import QueryClipBatch, stack_padded
+from avalanche_vilco.core.batch import QueryClipBatch, stack_padded
 from avalanche_vilco.models.blocks import ConvSelfAttention
 from avalanche_vilco.models.build import vilco_nlq_base, vilco_nlq_tiny
 from avalanche_vilco.models.losses import MomentLoss

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from avalanche_vilco.data.visual_batch import TrackWindowTargets
+from avalanche_vilco.core.visual_batch import TrackWindowTargets
 from avalanche_vilco.models.anchors import (
     N_ANCHORS,
     anchor_boxes,
@@ -310,8 +310,8 @@ def test_perfect_regressor_gives_random_tracks_back(
 @pytest.fixture(scope="module")
 def embedded_targets(tmp_path_factory: pytest.TempPathFactory) -> TrackWindowTargets:
     """Training windows of a few clips as the embedded default has them, in its size."""
-    from avalanche_vilco.benchmarks.vilco_vq import vilco_vq
-    from avalanche_vilco.data.mini_vq import generate_mini_vq
+    from avalanche_vilco.benchmarks.vilco_vq.embedded import generate_mini_vq
+    from avalanche_vilco.benchmarks.vilco_vq.generator import vilco_vq
 
     root = generate_mini_vq(
         tmp_path_factory.mktemp("data") / "vq",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from avalanche_vilco.data.visual_batch import TrackWindowTargets, VisualQueryBatch
+from avalanche_vilco.core.visual_batch import TrackWindowTargets, VisualQueryBatch
 from avalanche_vilco.models.anchors import MAX_LOG_SCALE, MAX_SHIFT, N_ANCHORS
 from avalanche_vilco.models.build import vilco_vq_base, vilco_vq_tiny
 from avalanche_vilco.models.localizer import PRIOR_PROBABILITY

@@ -13,7 +13,7 @@ N_PARAMETERS, N_FROZEN = 10_081_084, 86_314_752
 STEP = """
 import json, resource, sys, time
 import torch
-from avalanche_vilco.data.visual_batch import TrackWindowTargets, VisualQueryBatch
+from avalanche_vilco.core.visual_batch import TrackWindowTargets, VisualQueryBatch
 from avalanche_vilco.models.build import vilco_vq_base
 from avalanche_vilco.models.visual_losses import VisualQueryLoss
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from avalanche_vilco.data.errors import DataError
+from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.reports.expected import check, read_expected, write_expected
 from avalanche_vilco.reports.runs import read_run
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from avalanche_vilco.data.errors import DataError
+from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.reports.methods import gather
 from avalanche_vilco.reports.published import (
     NOT_RUN,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from avalanche_vilco.data.errors import DataError
+from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.reports.runs import (
     experiences_done,
     read_run,
@@ -124,8 +124,8 @@ def test_unfinished_run_says_how_far_it_is(outputs: Path, tmp_path: Path) -> Non
         experiences_done(tmp_path)
 
 
-def test_files_of_before_quirks_are_read(raw: Callable) -> None:
+def test_files_of_before_deviations_are_read(raw: Callable) -> None:
     content = raw()
-    for name in ("quirks", "averages", "selection", "train_epochs"):
+    for name in ("deviations", "averages", "selection", "train_epochs"):
         del content[name]
-    assert run_of(content, "run").results.quirks == {}
+    assert run_of(content, "run").results.deviations == {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from avalanche_vilco.cli.settings import BENCHMARKS
+from avalanche_vilco.experiments.settings import BENCHMARKS
 from avalanche_vilco.reports.methods import Setting, gather
 from avalanche_vilco.reports.runs import read_run, run_folders
 from avalanche_vilco.reports.tables import (
@@ -120,10 +120,10 @@ def test_what_has_to_be_known_stands_beside_the_tables(setting: Setting) -> None
 
 def test_departures_are_told_by_method(made: Callable, raw: Callable) -> None:
     info = {**raw()["benchmark"], "uses_ground_truth_at_test": True}
-    (found,), _ = gather([made(benchmark=info, quirks={"clip_label_text": "told"})])
+    (found,), _ = gather([made(benchmark=info, deviations={"clip_label_text": "told"})])
     lines = render(sections([found])).splitlines()
     assert "naive: uses ground truth at test: yes" in lines
-    assert "naive: reference quirks clip_label_text" in lines
+    assert "naive: reference deviations clip_label_text" in lines
 
 
 def test_settings_are_told_apart_by_what_differs(made: Callable) -> None:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from avalanche.training.determinism.rng_manager import RNGManager
 
-from avalanche_vilco.benchmarks.query_incremental import QueryIncrementalBenchmark
-from avalanche_vilco.benchmarks.vilco_mq import vilco_mq
-from avalanche_vilco.data.mini import generate_mini_mq
+from avalanche_vilco.benchmarks.scenario import QueryIncrementalScenario
+from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
+from avalanche_vilco.benchmarks.vilco_mq.generator import vilco_mq
 from avalanche_vilco.models.decoding import MomentDecoder
 from avalanche_vilco.models.localizer import (
     FeaturePyramid,
@@ -20,7 +20,7 @@ from avalanche_vilco.models.localizer import (
 )
 from avalanche_vilco.models.losses import MomentLoss
 from avalanche_vilco.models.moment_localizer import MomentLocalizer
-from avalanche_vilco.training.templates import moment_evaluator
+from avalanche_vilco.training.templates import localization_evaluator
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -67,7 +67,7 @@ TRAIN_CLIPS = (8, 4, 6)
 
 
 @pytest.fixture
-def benchmark(small_root: Path) -> QueryIncrementalBenchmark:
+def benchmark(small_root: Path) -> QueryIncrementalScenario:
     """Three experiences of 3, 1 and 2 queries and :data:`TRAIN_CLIPS` clips; anew for
     each test, because some plugins write into experiences."""
     benchmark = vilco_mq(small_root, group_sizes=(3, 1, 2), valid_share=0.2)
@@ -91,7 +91,7 @@ def build_model(feature_dim: int, text_dim: int) -> MomentLocalizer:
 
 
 @pytest.fixture
-def parts(benchmark: QueryIncrementalBenchmark) -> Callable[..., dict[str, Any]]:
+def parts(benchmark: QueryIncrementalScenario) -> Callable[..., dict[str, Any]]:
     """Arguments of a strategy, always with the same initial weights."""
 
     def build(**changes: Any) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def parts(benchmark: QueryIncrementalBenchmark) -> Callable[..., dict[str, Any]]
             "train_mb_size": 2,
             "train_epochs": 1,
             "eval_mb_size": 8,
-            "evaluator": moment_evaluator(),
+            "evaluator": localization_evaluator(),
             **changes,
         }
 

@@ -14,25 +14,25 @@ from torch import Tensor
 
 from avalanche_vilco.training import checkpointing, supervised
 from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpoint
-from avalanche_vilco.training.plugins.agem import MomentAGEMPlugin
+from avalanche_vilco.training.plugins.agem import AGEMPlugin
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "ViLCo": {"mem_size": 6, "ssl_weight": 0.0, "n_prompts": 4, "top_n": 2},
-    "ViLCoNaive": {},
-    "ViLCoCumulative": {},
-    "ViLCoReplay": {"mem_size": 6},
-    "ViLCoEWC": {"ewc_lambda": 100.0},
-    "ViLCoMAS": {},
-    "ViLCoSynapticIntelligence": {"si_lambda": 1e4},
-    "ViLCoLwF": {"alpha": 1, "temperature": 2},
-    "ViLCoICaRL": {"mem_size": 6, "nearest_mean": True},
-    "ViLCoBiC": {"mem_size": 10, "val_share": 0.4},
-    "ViLCoDenseDistillation": {},
-    "ViLCoGEM": {"patterns_per_exp": 4},
-    "ViLCoAGEM": {"patterns_per_exp": 4, "sample_size": 4},
-    "ViLCoCWRStar": {},
-    "ViLCoGDumb": {"mem_size": 6},
-    "ViLCoFromScratch": {},
+    "LocalizationNaive": {},
+    "LocalizationCumulative": {},
+    "LocalizationReplay": {"mem_size": 6},
+    "LocalizationEWC": {"ewc_lambda": 100.0},
+    "LocalizationMAS": {},
+    "LocalizationSynapticIntelligence": {"si_lambda": 1e4},
+    "LocalizationLwF": {"alpha": 1, "temperature": 2},
+    "LocalizationICaRL": {"mem_size": 6, "nearest_mean": True},
+    "LocalizationBiC": {"mem_size": 10, "val_share": 0.4},
+    "LocalizationDenseDistillation": {},
+    "LocalizationGEM": {"patterns_per_exp": 4},
+    "LocalizationAGEM": {"patterns_per_exp": 4, "sample_size": 4},
+    "LocalizationCWRStar": {},
+    "LocalizationGDumb": {"mem_size": 6},
+    "LocalizationFromScratch": {},
 }
 Parts = Callable[..., dict[str, Any]]
 
@@ -82,11 +82,11 @@ def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
 def test_joint_is_restored_as_trained(
     parts: Parts, benchmark: Any, tmp_path: Path
 ) -> None:
-    joint = supervised.ViLCoJoint(**parts())
+    joint = supervised.LocalizationJoint(**parts())
     joint.train(benchmark.train_stream)
     save_checkpoint(joint, tmp_path / "checkpoint.pkl")
     resumed, _ = load_checkpoint(
-        supervised.ViLCoJoint(**parts()), tmp_path / "checkpoint.pkl"
+        supervised.LocalizationJoint(**parts()), tmp_path / "checkpoint.pkl"
     )
     expected, found = state(joint), state(resumed)
     assert all(torch.equal(found[key], expected[key]) for key in expected)
@@ -97,7 +97,7 @@ def test_joint_is_restored_as_trained(
 def test_without_a_file_the_strategy_is_returned_as_it_is(
     parts: Parts, tmp_path: Path
 ) -> None:
-    strategy = build("ViLCoNaive", parts)
+    strategy = build("LocalizationNaive", parts)
     assert load_checkpoint(strategy, tmp_path / "none.pkl") == (strategy, 0)
 
 
@@ -105,7 +105,7 @@ def test_interrupted_write_leaves_the_old_file(
     parts: Parts, benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "checkpoint.pkl"
-    strategy = build("ViLCoNaive", parts)
+    strategy = build("LocalizationNaive", parts)
     strategy.train(benchmark.train_stream[0])
     save_checkpoint(strategy, path)
     strategy.train(benchmark.train_stream[1])
@@ -119,7 +119,7 @@ def test_interrupted_write_leaves_the_old_file(
     monkeypatch.setattr(checkpointing.stock, "save_checkpoint", half)
     with pytest.raises(KeyboardInterrupt):
         save_checkpoint(strategy, path)
-    _, done = load_checkpoint(build("ViLCoNaive", parts), path)
+    _, done = load_checkpoint(build("LocalizationNaive", parts), path)
     assert done == 1
 
 
@@ -128,7 +128,7 @@ def test_saving_changes_nothing_of_a_running_strategy(
 ) -> None:
     ends = []
     for is_saved in (False, True):
-        strategy = build("ViLCoAGEM", parts)
+        strategy = build("LocalizationAGEM", parts)
         for experience in benchmark.train_stream:
             strategy.train(experience)
             if is_saved:
@@ -141,21 +141,21 @@ def test_replays_checkpoint_holds_references_and_gems_features(
     parts: Parts, benchmark: Any, tmp_path: Path
 ) -> None:
     sizes = {}
-    for name in ("ViLCoNaive", "ViLCoReplay", "ViLCoGEM"):
+    for name in ("LocalizationNaive", "LocalizationReplay", "LocalizationGEM"):
         strategy = build(name, parts)
         strategy.train(benchmark.train_stream[0])
         save_checkpoint(strategy, tmp_path / name)
         sizes[name] = (tmp_path / name).stat().st_size
     clip = benchmark.train_stream[0].dataset[0][0]["features"]
     four_clips = 4 * clip.numel() * clip.element_size()
-    assert sizes["ViLCoReplay"] - sizes["ViLCoNaive"] < four_clips / 2
-    assert sizes["ViLCoGEM"] - sizes["ViLCoNaive"] > four_clips / 2
+    assert sizes["LocalizationReplay"] - sizes["LocalizationNaive"] < four_clips / 2
+    assert sizes["LocalizationGEM"] - sizes["LocalizationNaive"] > four_clips / 2
 
 
 def test_replays_checkpoint_holds_no_clips_features(
     parts: Parts, benchmark: Any, tmp_path: Path
 ) -> None:
-    strategy = build("ViLCoReplay", parts)
+    strategy = build("LocalizationReplay", parts)
     strategy.train(benchmark.train_stream[0])
     strategy.eval(benchmark.test_stream)
     save_checkpoint(strategy, tmp_path / "checkpoint.pkl")
@@ -168,11 +168,11 @@ def test_replays_checkpoint_holds_no_clips_features(
 def test_resumed_memory_reads_the_same_clips(
     parts: Parts, benchmark: Any, tmp_path: Path
 ) -> None:
-    strategy = build("ViLCoReplay", parts)
+    strategy = build("LocalizationReplay", parts)
     strategy.train(benchmark.train_stream[0])
     save_checkpoint(strategy, tmp_path / "checkpoint.pkl")
     resumed, _ = load_checkpoint(
-        build("ViLCoReplay", parts), tmp_path / "checkpoint.pkl"
+        build("LocalizationReplay", parts), tmp_path / "checkpoint.pkl"
     )
     before, after = (s.plugins[0].storage_policy.buffer for s in (strategy, resumed))
     assert list(after.clip_ids) == list(before.clip_ids)
@@ -183,24 +183,26 @@ def test_resumed_memory_reads_the_same_clips(
 def test_stock_agem_cannot_be_saved_and_ours_can(
     parts: Parts, benchmark: Any, tmp_path: Path
 ) -> None:
-    options = METHODS["ViLCoAGEM"]
+    options = METHODS["LocalizationAGEM"]
     stock = AGEM(**parts(), **options)
     stock.train(benchmark.train_stream[0])
     with pytest.raises(TypeError, match="generator"):
         save_checkpoint(stock, tmp_path / "stock.pkl")
-    ours = build("ViLCoAGEM", parts)
+    ours = build("LocalizationAGEM", parts)
     ours.train(benchmark.train_stream[0])
     save_checkpoint(ours, tmp_path / "ours.pkl")
-    resumed, _ = load_checkpoint(build("ViLCoAGEM", parts), tmp_path / "ours.pkl")
+    resumed, _ = load_checkpoint(
+        build("LocalizationAGEM", parts), tmp_path / "ours.pkl"
+    )
     plugin = resumed.plugins[0]
-    assert isinstance(plugin, MomentAGEMPlugin)
+    assert isinstance(plugin, AGEMPlugin)
     assert plugin.sample_from_memory()[0].size(0) == options["sample_size"]
 
 
 def test_agem_can_be_saved_before_it_has_a_memory(parts: Parts, tmp_path: Path) -> None:
-    save_checkpoint(build("ViLCoAGEM", parts), tmp_path / "checkpoint.pkl")
+    save_checkpoint(build("LocalizationAGEM", parts), tmp_path / "checkpoint.pkl")
     resumed, done = load_checkpoint(
-        build("ViLCoAGEM", parts), tmp_path / "checkpoint.pkl"
+        build("LocalizationAGEM", parts), tmp_path / "checkpoint.pkl"
     )
     assert done == 0
     assert resumed.plugins[0].buffers == []
@@ -208,6 +210,6 @@ def test_agem_can_be_saved_before_it_has_a_memory(parts: Parts, tmp_path: Path) 
 
 def test_torch_is_left_as_it_was(parts: Parts, tmp_path: Path) -> None:
     before = set(vars(torch.optim))
-    save_checkpoint(build("ViLCoNaive", parts), tmp_path / "checkpoint.pkl")
-    load_checkpoint(build("ViLCoNaive", parts), tmp_path / "checkpoint.pkl")
+    save_checkpoint(build("LocalizationNaive", parts), tmp_path / "checkpoint.pkl")
+    load_checkpoint(build("LocalizationNaive", parts), tmp_path / "checkpoint.pkl")
     assert set(vars(torch.optim)) == before

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from avalanche_vilco.training.supervised import ViLCoReplay
+from avalanche_vilco.training.supervised import LocalizationReplay
 
 Parts = Callable[..., dict[str, Any]]
 
@@ -50,7 +50,7 @@ def outcome(
     """Hashes of the weights and of the ranked predictions after some experiences."""
     arguments = parts(train_epochs=epochs)
     torch.manual_seed(seed)
-    strategy = ViLCoReplay(**arguments, mem_size=6)
+    strategy = LocalizationReplay(**arguments, mem_size=6)
     for experience in benchmark.train_stream[:experiences]:
         strategy.train(experience, **loader)
     strategy.eval(benchmark.test_stream[:experiences])

@@ -11,9 +11,9 @@ import torch
 from avalanche.benchmarks.utils import AvalancheDataset, DataAttribute
 from avalanche.training.plugins import ReplayPlugin
 
-from avalanche_vilco.benchmarks.vilco_mq import vilco_mq
+from avalanche_vilco.benchmarks.vilco_mq.generator import vilco_mq
 from avalanche_vilco.training.storage_policy import ClassSlotBuffer
-from avalanche_vilco.training.supervised import ViLCoNaive, ViLCoReplay
+from avalanche_vilco.training.supervised import LocalizationNaive, LocalizationReplay
 
 Parts = Callable[..., dict[str, Any]]
 
@@ -204,8 +204,8 @@ def test_more_queries_than_slots_are_refused() -> None:
 
 
 def test_replay_draws_its_batches_from_class_slots(parts: Parts, benchmark) -> None:
-    by_unit = ViLCoReplay(**parts(), mem_size=6, unit="class_slots")
-    by_policy = ViLCoNaive(
+    by_unit = LocalizationReplay(**parts(), mem_size=6, unit="class_slots")
+    by_policy = LocalizationNaive(
         **parts(plugins=[ReplayPlugin(6, storage_policy=ClassSlotBuffer(6))])
     )
     for strategy in (by_unit, by_policy):
@@ -231,4 +231,4 @@ def test_replay_draws_its_batches_from_class_slots(parts: Parts, benchmark) -> N
 
 def test_unit_of_a_memory_is_checked(parts: Parts) -> None:
     with pytest.raises(ValueError, match="'samples' or 'class_slots' but got 'clips'"):
-        ViLCoReplay(**parts(), mem_size=6, unit="clips")
+        LocalizationReplay(**parts(), mem_size=6, unit="clips")

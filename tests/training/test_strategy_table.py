@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 
 from avalanche_vilco.training import storage_policy, supervised
-from avalanche_vilco.training.plugins.rwalk import MomentRWalkPlugin
+from avalanche_vilco.training.plugins.rwalk import RWalkPlugin
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "strategies.md").read_text()
 MEMORY_SIZE = 6
@@ -180,7 +180,7 @@ def run_code(code: list[str], parts: Callable[..., Any], benchmark: Any) -> Run:
         **vars(stock_policies),
         **vars(storage_policy),
         **vars(supervised),
-        "MomentRWalkPlugin": MomentRWalkPlugin,
+        "RWalkPlugin": RWalkPlugin,
         "StepLR": StepLR,
         "torch": torch,
         "base": base,
@@ -191,7 +191,7 @@ def run_code(code: list[str], parts: Callable[..., Any], benchmark: Any) -> Run:
     strategy = names["strategy"] = eval(code[0], names)
     # Else each draw of a method would shift the order of later batches.
     strategy.train = partial(strategy.train, shuffle=False)
-    clip_ids = [sample.clip.clip_id for sample in benchmark.moments["train"].samples]
+    clip_ids = [sample.clip.clip_id for sample in benchmark.datasets["train"].samples]
     witness = Witness(strategy, clip_ids)
     train = compile(
         code[1] if code[1:] else "strategy.train(experience)", "row", "eval"
@@ -457,10 +457,10 @@ def test_lwf_and_cwr_star_reach_the_channels_of_head_queries_only(
 def test_lwf_has_nothing_to_hold_after_a_single_query(
     parts: Callable[..., Any], benchmark: Any
 ) -> None:
-    strategy = supervised.ViLCoLwF(**parts(), alpha=1, temperature=2)
+    strategy = supervised.LocalizationLwF(**parts(), alpha=1, temperature=2)
     strategy.train(benchmark.train_stream[1])
     witness = Witness(
-        strategy, [s.clip.clip_id for s in benchmark.moments["train"].samples]
+        strategy, [s.clip.clip_id for s in benchmark.datasets["train"].samples]
     )
     strategy.train(benchmark.train_stream[2])
     assert not any(witness.terms["LwFPlugin"][1])
@@ -470,11 +470,11 @@ def test_evaluating_ahead_leaks_queries_into_stock_gdumb_only(
     parts: Callable[..., Any], benchmark: Any
 ) -> None:
     channels = {}
-    for name in ("GDumb", "ViLCoGDumb"):
+    for name in ("GDumb", "LocalizationGDumb"):
         cls = getattr(stock_strategies, name, None) or getattr(supervised, name)
         strategy = cls(**parts(), mem_size=MEMORY_SIZE)
         strategy.train(benchmark.train_stream[0])
         strategy.eval(benchmark.test_stream)
         strategy.train(benchmark.train_stream[1])
         channels[name] = strategy.model.n_queries
-    assert channels == {"GDumb": 6, "ViLCoGDumb": 4}
+    assert channels == {"GDumb": 6, "LocalizationGDumb": 4}

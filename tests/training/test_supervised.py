@@ -17,35 +17,47 @@ from avalanche.training.templates.problem_type.supervised_problem import (
 )
 from torch import Tensor
 
-from avalanche_vilco.data.batch import ClipBatch
+from avalanche_vilco.core.batch import ClipBatch
 from avalanche_vilco.evaluation.metrics.recall import ExperienceRecall
 from avalanche_vilco.training import supervised
-from avalanche_vilco.training.templates import BatchObjectMixin, moment_evaluator
+from avalanche_vilco.training.templates import BatchObjectMixin, localization_evaluator
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "ViLCo": {"mem_size": 6, "ssl_weight": 0.0},
-    "ViLCoNaive": {},
-    "ViLCoCumulative": {},
-    "ViLCoJoint": {},
-    "ViLCoReplay": {"mem_size": 6},
-    "ViLCoEWC": {"ewc_lambda": 1.0, "mode": "online", "decay_factor": 0.5},
-    "ViLCoMAS": {"lambda_reg": 1.0, "alpha": 0.5, "verbose": False},
-    "ViLCoSynapticIntelligence": {"si_lambda": [1.0, 2.0], "eps": 1e-7},
-    "ViLCoLwF": {"alpha": [1, 1, 1], "temperature": 2},
-    "ViLCoICaRL": {"mem_size": 6, "distillation_weight": 2.0, "nearest_mean": True},
-    "ViLCoBiC": {"mem_size": 10, "val_share": 0.4, "distillation_weight": 2.0},
-    "ViLCoDenseDistillation": {"weight": 2.0, "regression_weight": 3.0},
-    "ViLCoGEM": {"patterns_per_exp": 2, "memory_strength": 0.5},
-    "ViLCoAGEM": {"patterns_per_exp": 2, "sample_size": 4},
-    "ViLCoCWRStar": {"cwr_layer_name": "heads.cls"},
-    "ViLCoGDumb": {"mem_size": 6},
-    "ViLCoFromScratch": {"reset_optimizer": True},
+    "LocalizationNaive": {},
+    "LocalizationCumulative": {},
+    "LocalizationJoint": {},
+    "LocalizationReplay": {"mem_size": 6},
+    "LocalizationEWC": {"ewc_lambda": 1.0, "mode": "online", "decay_factor": 0.5},
+    "LocalizationMAS": {"lambda_reg": 1.0, "alpha": 0.5, "verbose": False},
+    "LocalizationSynapticIntelligence": {"si_lambda": [1.0, 2.0], "eps": 1e-7},
+    "LocalizationLwF": {"alpha": [1, 1, 1], "temperature": 2},
+    "LocalizationICaRL": {
+        "mem_size": 6,
+        "distillation_weight": 2.0,
+        "nearest_mean": True,
+    },
+    "LocalizationBiC": {"mem_size": 10, "val_share": 0.4, "distillation_weight": 2.0},
+    "LocalizationDenseDistillation": {"weight": 2.0, "regression_weight": 3.0},
+    "LocalizationGEM": {"patterns_per_exp": 2, "memory_strength": 0.5},
+    "LocalizationAGEM": {"patterns_per_exp": 2, "sample_size": 4},
+    "LocalizationCWRStar": {"cwr_layer_name": "heads.cls"},
+    "LocalizationGDumb": {"mem_size": 6},
+    "LocalizationFromScratch": {"reset_optimizer": True},
 }
-STOCK = {"ViLCoJoint": "JointTraining", "ViLCoFromScratch": "FromScratchTraining"}
+STOCK = {
+    "LocalizationJoint": "JointTraining",
+    "LocalizationFromScratch": "FromScratchTraining",
+}
 Parts = Callable[..., dict[str, Any]]
 
 
-OURS = {"ViLCo", "ViLCoICaRL", "ViLCoBiC", "ViLCoDenseDistillation"}
+OURS = {
+    "ViLCo",
+    "LocalizationICaRL",
+    "LocalizationBiC",
+    "LocalizationDenseDistillation",
+}
 """Strategies that Avalanche has none of, or none of the same arguments."""
 
 
@@ -154,7 +166,7 @@ def test_default_evaluator_reads_windows(name: str, parts: Parts) -> None:
 
 @every_strategy()
 def test_an_evaluator_that_is_passed_is_used(name: str, parts: Parts) -> None:
-    mine = moment_evaluator(k=(1,))
+    mine = localization_evaluator(k=(1,))
     options = {**parts(), **OPTIONS[name], "evaluator": mine}
     assert getattr(supervised, name)(**options).evaluator is mine
 
@@ -162,7 +174,7 @@ def test_an_evaluator_that_is_passed_is_used(name: str, parts: Parts) -> None:
 def test_no_evaluator_means_none(parts: Parts) -> None:
     options = {**parts(), "evaluator": None}
     with pytest.warns(UserWarning, match="No loggers"):
-        assert supervised.ViLCoNaive(**options).evaluator.metrics == []
+        assert supervised.LocalizationNaive(**options).evaluator.metrics == []
 
 
 @every_strategy()
@@ -192,7 +204,7 @@ def test_signature_shows_the_arguments_of_the_method(name: str) -> None:
     shown = inspect.signature(getattr(supervised, name).__init__).parameters
     assert {"model", "optimizer", "criterion"} <= set(shown)
     if "evaluator" in shown:
-        assert shown["evaluator"].default is moment_evaluator
+        assert shown["evaluator"].default is localization_evaluator
 
 
 def test_evaluator_default_of_a_users_own_subclass_stays() -> None:
@@ -208,7 +220,7 @@ def test_evaluator_default_of_a_users_own_subclass_stays() -> None:
 
 
 def test_plugins_list_of_the_user_stays_as_it_is(parts: Parts) -> None:
-    for name in ("ViLCoAGEM", "ViLCoSynapticIntelligence"):
+    for name in ("LocalizationAGEM", "LocalizationSynapticIntelligence"):
         mine: list[Any] = []
         getattr(supervised, name)(**parts(plugins=mine), **OPTIONS[name])
         assert mine == []
@@ -218,12 +230,15 @@ def clips_of(experience: Any) -> set[str]:
     return set(experience.dataset.clip_ids)
 
 
-@pytest.mark.parametrize("name", ["ViLCoReplay", "ViLCoGDumb", "ViLCoAGEM", "ViLCoGEM"])
+@pytest.mark.parametrize(
+    "name",
+    ["LocalizationReplay", "LocalizationGDumb", "LocalizationAGEM", "LocalizationGEM"],
+)
 def test_memory_holds_training_clips_only(
     name: str, parts: Parts, benchmark: Any
 ) -> None:
     strategy = getattr(supervised, name)(**parts(), **OPTIONS[name])
-    whole = [sample.clip.clip_id for sample in benchmark.moments["train"].samples]
+    whole = [sample.clip.clip_id for sample in benchmark.datasets["train"].samples]
     for experience in benchmark.train_stream:
         strategy.train(experience)
         strategy.eval(benchmark.valid_stream)
@@ -249,7 +264,7 @@ def test_stock_memory_leaves_the_unused_share_of_a_small_experience_empty(
 ) -> None:
     policy = ExperienceBalancedBuffer(6)
     benchmark.train_stream[1].dataset = benchmark.train_stream[1].dataset.subset([0])
-    strategy = supervised.ViLCoReplay(**parts(), mem_size=6)
+    strategy = supervised.LocalizationReplay(**parts(), mem_size=6)
     strategy.plugins[0].storage_policy = policy
     train(strategy, benchmark)
     sizes = [len(policy.buffer_groups[e].buffer) for e in range(3)]
@@ -257,7 +272,7 @@ def test_stock_memory_leaves_the_unused_share_of_a_small_experience_empty(
 
 
 def test_memory_keeps_references_and_no_features(parts: Parts, benchmark: Any) -> None:
-    strategy = supervised.ViLCoReplay(**parts(), mem_size=6)
+    strategy = supervised.LocalizationReplay(**parts(), mem_size=6)
     train(strategy, benchmark)
     kept = _tensors(strategy.plugins[0])
     width = benchmark.info["feature_dim"]
@@ -286,7 +301,7 @@ def _tensors(root: Any) -> list[Tensor]:
 def test_rehearsal_reads_as_many_clips_however_many_experiences_are_past(
     parts: Parts, benchmark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = benchmark.moments["train"].store
+    store = benchmark.datasets["train"].store
     reads: list[str] = []
     read = type(store).read
     monkeypatch.setattr(
@@ -294,7 +309,7 @@ def test_rehearsal_reads_as_many_clips_however_many_experiences_are_past(
         "read",
         lambda self, clip: (reads.append(clip), read(self, clip))[1],
     )
-    strategy = supervised.ViLCoReplay(**parts(), mem_size=4)
+    strategy = supervised.LocalizationReplay(**parts(), mem_size=4)
     per_batch = []
     for experience in benchmark.train_stream:
         reads.clear()
@@ -331,14 +346,14 @@ def test_memory_is_read_with_training_transforms_and_evaluation_without(
     parts: Parts, benchmark: Any
 ) -> None:
     groups = TransformGroups({"train": (_add_one, None), "eval": (None, None)})
-    whole = benchmark.moments["train"]
+    whole = benchmark.datasets["train"]
     for experience in benchmark.train_stream:
         dataset = experience.dataset
         experience.dataset = type(dataset)(
             [dataset], transform_groups=groups, collate_fn=dataset.collate_fn
         )
     reads = Reads()
-    strategy = supervised.ViLCoReplay(**parts(plugins=[reads]), mem_size=6)
+    strategy = supervised.LocalizationReplay(**parts(plugins=[reads]), mem_size=6)
     train(strategy, benchmark)
     raw = {i: float(whole[i][0]["features"][0, 0]) for i in reads.training}
     rehearsed = [i for i in reads.training if i in _positions(benchmark, 0)]
@@ -355,7 +370,7 @@ def test_memory_is_read_with_training_transforms_and_evaluation_without(
 
 
 def _positions(benchmark: Any, experience: int) -> set[int]:
-    whole = [sample.clip.clip_id for sample in benchmark.moments["train"].samples]
+    whole = [sample.clip.clip_id for sample in benchmark.datasets["train"].samples]
     own = clips_of(benchmark.train_stream[experience])
     return {i for i, clip in enumerate(whole) if clip in own}
 
@@ -375,7 +390,7 @@ class Batches(SupervisedPlugin):
 
 def test_joint_is_one_training_on_the_union(parts: Parts, benchmark: Any) -> None:
     joint = Batches()
-    strategy = supervised.ViLCoJoint(**parts(plugins=[joint], train_epochs=2))
+    strategy = supervised.LocalizationJoint(**parts(plugins=[joint], train_epochs=2))
     strategy.train(benchmark.train_stream, shuffle=False)
     expected = _losses_by_hand(parts(), benchmark, epochs=2)
     union = sum(len(experience.dataset) for experience in benchmark.train_stream)
@@ -415,12 +430,12 @@ def test_head_of_stock_from_scratch_keeps_what_it_learnt(
     parts: Parts, benchmark: Any
 ) -> None:
     rows = {}
-    for cls in (stock.FromScratchTraining, supervised.ViLCoFromScratch):
+    for cls in (stock.FromScratchTraining, supervised.LocalizationFromScratch):
         start = _HeadAtStart()
         train(cls(**parts(plugins=[start])), benchmark)
         rows[cls] = [bool(weight.any()) for weight in start.weights]
     assert rows[stock.FromScratchTraining] == [False, True, True]
-    assert rows[supervised.ViLCoFromScratch] == [False, False, False]
+    assert rows[supervised.LocalizationFromScratch] == [False, False, False]
 
 
 class _HeadAtStart(SupervisedPlugin):
@@ -447,25 +462,25 @@ def test_optimizer_state_of_old_parameters_survives_growth(
     parts: Parts, benchmark: Any
 ) -> None:
     start = _MomentAtStart()
-    strategy = supervised.ViLCoNaive(**parts(plugins=[start]))
+    strategy = supervised.LocalizationNaive(**parts(plugins=[start]))
     weight = strategy.model.stem.projection.weight
     strategy.train(benchmark.train_stream[0])
     kept = strategy.optimizer.state[weight]["exp_avg"].clone()
     strategy.train(benchmark.train_stream[1])
-    assert start.moments[0] is None
-    assert start.moments[1] is not None
-    assert torch.equal(start.moments[1], kept)
+    assert start.datasets[0] is None
+    assert start.datasets[1] is not None
+    assert torch.equal(start.datasets[1], kept)
     assert kept.any()
 
 
 def test_stacked_plugins_keep_their_order(parts: Parts) -> None:
     mine = [ReplayPlugin(mem_size=6), EWCPlugin(1.0)]
-    strategy = supervised.ViLCoAGEM(**parts(plugins=mine), patterns_per_exp=2)
+    strategy = supervised.LocalizationAGEM(**parts(plugins=mine), patterns_per_exp=2)
     assert strategy.plugins[:2] == mine
 
 
 def test_batches_keep_their_kind_when_unpacked(parts: Parts, benchmark: Any) -> None:
-    strategy = supervised.ViLCoNaive(**parts())
+    strategy = supervised.LocalizationNaive(**parts())
     dataset = benchmark.train_stream[0].dataset
     strategy.mbatch = dataset.collate_fn([dataset[0], dataset[1]])
     strategy._unpack_minibatch()

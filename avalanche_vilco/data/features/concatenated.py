@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from avalanche_vilco.data.errors import FeatureError
+from avalanche_vilco.core.errors import FeatureError
 from avalanche_vilco.data.features.store import (
     LENGTH_TOLERANCE_STEPS,
     FeatureStore,

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from avalanche_vilco.data.errors import DataError, FeatureError
+from avalanche_vilco.core.errors import DataError, FeatureError
+from avalanche_vilco.core.files import written_whole
+from avalanche_vilco.core.handles import PerProcess, import_lmdb, open_lmdb
 from avalanche_vilco.data.features.npz import npz_array, npz_header
 from avalanche_vilco.data.features.packed import plan_packing, read_all
 from avalanche_vilco.data.features.store import FeatureStore, Header, StoredFeatures
-from avalanche_vilco.data.files import written_whole
-from avalanche_vilco.data.handles import PerProcess, import_lmdb, open_lmdb
 
 DATA_FILE = "data.mdb"
 

@@ -13,11 +13,11 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from avalanche_vilco.data.errors import FeatureError
+from avalanche_vilco.core.errors import FeatureError
+from avalanche_vilco.core.files import written_whole
+from avalanche_vilco.core.handles import PerProcess
 from avalanche_vilco.data.features.files import slice_header
 from avalanche_vilco.data.features.store import FeatureStore, Header, StoredFeatures
-from avalanche_vilco.data.files import written_whole
-from avalanche_vilco.data.handles import PerProcess
 
 _TIME_SCALES = "time_scales"
 """Metadata entry: JSON of clip uid -> scale, of clips that were resized."""

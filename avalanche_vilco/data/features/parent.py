@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from avalanche_vilco.data.errors import FeatureError
+from avalanche_vilco.core.errors import FeatureError
 from avalanche_vilco.data.features.store import (
     LENGTH_TOLERANCE_STEPS,
     FeatureStore,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avalanche_vilco.data.errors import FeatureError
+from avalanche_vilco.core.errors import FeatureError
 
 LENGTH_TOLERANCE_STEPS = 2
 """Extraction tools add or drop a step at the end; more is another clip's file."""

@@ -1,7 +1,7 @@
 """Metrics for Avalanche's ``EvaluationPlugin``."""
 
 from avalanche_vilco.evaluation.metrics.continual import (
-    MomentTaskMatrix,
+    TaskMatrixMetric,
     average_performance_metrics,
     backward_forgetting_metrics,
     task_matrix_metrics,
@@ -45,7 +45,7 @@ __all__ = [
     "MomentPredictions",
     "MomentRecall",
     "MomentTargets",
-    "MomentTaskMatrix",
+    "TaskMatrixMetric",
     "ResponseTrackMetrics",
     "StreamRecall",
     "StreamValues",

@@ -29,7 +29,7 @@ _AVERAGE: tuple[Emission, ...] = ("average",)
 _FORGETTING: tuple[Emission, ...] = ("forgetting",)
 
 
-class MomentTaskMatrix(PluginMetric[dict[str, TaskMatrix]]):
+class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
     """One :class:`~avalanche_vilco.evaluation.matrix.TaskMatrix` per recall value.
 
     Row i describes the model that training on experience i left behind. Evaluations of
@@ -235,7 +235,7 @@ def task_matrix_metrics(
     future: Future = "nan",
     emit: Collection[Emission] = _AVERAGE + _FORGETTING,
     weights: Weights = "plain",
-) -> list[MomentTaskMatrix]:
+) -> list[TaskMatrixMetric]:
     """Plugin that fills task matrices of moment recall and logs P_i and BwF_i.
 
     :param k: numbers of predictions to look at.
@@ -246,10 +246,10 @@ def task_matrix_metrics(
     :param future: "nan" or "value" for experiences that are not learnt yet.
     :param emit: which of "average" and "forgetting" are logged.
     :param weights: weights of the tasks in both.
-    :return: one :class:`MomentTaskMatrix`, as a list for ``EvaluationPlugin``.
+    :return: one :class:`TaskMatrixMetric`, as a list for ``EvaluationPlugin``.
     :raises ValueError: if an option is out of range.
     """
-    matrix = MomentTaskMatrix(
+    matrix = TaskMatrixMetric(
         MomentRecall(k=k, tiou=tiou, budget=budget),
         n_experiences=n_experiences,
         stream=stream,
@@ -260,20 +260,20 @@ def task_matrix_metrics(
     return [matrix]
 
 
-def average_performance_metrics(**options: Any) -> list[MomentTaskMatrix]:
+def average_performance_metrics(**options: Any) -> list[TaskMatrixMetric]:
     """Plugin that logs the average recall P_i only.
 
     :param options: as for :func:`task_matrix_metrics`, without ``emit``.
-    :return: one :class:`MomentTaskMatrix`, as a list for ``EvaluationPlugin``.
+    :return: one :class:`TaskMatrixMetric`, as a list for ``EvaluationPlugin``.
     """
     return task_matrix_metrics(emit=_AVERAGE, **options)
 
 
-def backward_forgetting_metrics(**options: Any) -> list[MomentTaskMatrix]:
+def backward_forgetting_metrics(**options: Any) -> list[TaskMatrixMetric]:
     """Plugin that logs backward forgetting BwF_i of the recall only.
 
     :param options: as for :func:`task_matrix_metrics`, without ``emit``.
-    :return: one :class:`MomentTaskMatrix`, as a list for ``EvaluationPlugin``.
+    :return: one :class:`TaskMatrixMetric`, as a list for ``EvaluationPlugin``.
     """
     return task_matrix_metrics(emit=_FORGETTING, **options)
 

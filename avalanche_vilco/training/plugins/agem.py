@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from avalanche.benchmarks.utils import AvalancheDataset
-from avalanche.training.plugins import AGEMPlugin
+from avalanche.training import plugins as stock
 from torch.utils.data import ConcatDataset
 
 
-class MomentAGEMPlugin(AGEMPlugin):
+class AGEMPlugin(stock.AGEMPlugin):
     """A-GEM with a reference batch drawn over the whole memory, at constant cost.
 
     The paper (Chaudhry et al. 2019, section 4) takes the reference gradient on a

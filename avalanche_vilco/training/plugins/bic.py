@@ -16,7 +16,7 @@ from avalanche_vilco.training.passes import evaluating, unseeded_loader
 from avalanche_vilco.training.storage_policy import HerdingBuffer, RandomQuotaBuffer
 
 
-class MomentBiCPlugin(ReplayPlugin):
+class BiCPlugin(ReplayPlugin):
     """Rehearsal, distillation and a correction of the logits of each experience.
 
     The paper (Wu et al. 2019) classifies images with one label. Here:

@@ -21,7 +21,7 @@ from avalanche_vilco.training.passes import evaluating, unseeded_loader
 from avalanche_vilco.training.storage_policy import HerdingBuffer
 
 
-class MomentICaRLPlugin(ReplayPlugin):
+class ICaRLPlugin(ReplayPlugin):
     """Herded exemplars, rehearsal, distillation and, by choice, nearest means.
 
     The paper (Rebuffi et al. 2017) classifies images with one label. Here:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from avalanche.training.plugins import RWalkPlugin
+from avalanche.training import plugins as stock
 
 
-class MomentRWalkPlugin(RWalkPlugin):
+class RWalkPlugin(stock.RWalkPlugin):
     """Stock Riemannian Walk that refuses experiences shorter than ``delta_t``.
 
     With fewer iterations than ``delta_t`` the stock plugin has no score to

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 import torch
-from avalanche.training.plugins import SynapticIntelligencePlugin
+from avalanche.training import plugins as stock
 from avalanche.training.utils import ParamData
 from torch import nn
 
@@ -15,7 +15,7 @@ LARGEST_IMPORTANCE = 1e-3
 """As in the stock plugin."""
 
 
-class MomentSynapticIntelligencePlugin(SynapticIntelligencePlugin):
+class SynapticIntelligencePlugin(stock.SynapticIntelligencePlugin):
     """Stock Synaptic Intelligence with weights that are really copied.
 
     On the CPU the stock plugin keeps views of the live weights, so that old and new

@@ -15,7 +15,7 @@ from avalanche.training.plugins import ReplayPlugin
 from avalanche.training.storage_policy import ExemplarsBuffer
 from torch import Tensor
 
-from avalanche_vilco.data.narrations import ClipNarrations
+from avalanche_vilco.data.text.narrations import ClipNarrations
 from avalanche_vilco.models.losses import narration_contrast
 from avalanche_vilco.models.narration_aligner import install_aligner, narrated_codes
 from avalanche_vilco.models.prompt_memory import PromptSelection, install_prompts

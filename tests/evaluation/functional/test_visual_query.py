@@ -6,13 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from avalanche_vilco.benchmarks.submissions import read_tracks, tracks_of
 from avalanche_vilco.evaluation.functional.visual_query import (
     Tracks,
     flat_summary,
     visual_query_hits,
     visual_query_scores,
 )
-from avalanche_vilco.evaluation.submissions import read_tracks, tracks_of
 
 LEFT_OUT = {
     "random_100_ties": "ties among more than 16 tracks: the order depends on NumPy",

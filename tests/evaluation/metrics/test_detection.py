@@ -8,7 +8,7 @@ import torch
 from avalanche_vilco.evaluation.functional import detection_map
 from avalanche_vilco.evaluation.metrics import (
     MomentDetectionMAP,
-    MomentTaskMatrix,
+    TaskMatrixMetric,
     detection_map_metrics,
 )
 
@@ -174,7 +174,7 @@ def test_a_partly_evaluated_stream_says_how_much():
 
 def test_a_task_matrix_can_hold_map():
     strategy, stream = strategy_of(2)
-    matrix = MomentTaskMatrix(MomentDetectionMAP(tiou=[0.5]))
+    matrix = TaskMatrixMetric(MomentDetectionMAP(tiou=[0.5]))
     part = random_moments(4, 30, 0), random_moments(4, 6, 1)
     expected = detection_map(*part[0].arguments(part[1]), tiou=[0.5]).item()
     strategy.experience = stream[0]

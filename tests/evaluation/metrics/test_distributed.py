@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from avalanche_vilco.evaluation.functional import Tracks
 from avalanche_vilco.evaluation.metrics import (
-    ExperienceValues, MomentDetectionMAP, MomentRecall, MomentTaskMatrix, StreamValues,
+    ExperienceValues, MomentDetectionMAP, MomentRecall, TaskMatrixMetric, StreamValues,
     VisualQueryMetrics,
 )
 from avalanche_vilco.evaluation.metrics.response_track import ResponseTrackMetrics
@@ -120,7 +120,7 @@ def evaluated(plugin, batches):
 
 predictions, targets = moments(30), moments(6)
 KINDS = MomentDetectionMAP, MomentRecall, VisualQueryMetrics, ResponseTrackMetrics
-PLUGINS = ExperienceValues, StreamValues, lambda state, _: MomentTaskMatrix(state)
+PLUGINS = ExperienceValues, StreamValues, lambda state, _: TaskMatrixMetric(state)
 whole = range(N_CLIPS)
 
 # One process first: the plugins notice when there are several.

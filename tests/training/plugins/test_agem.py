@@ -6,19 +6,19 @@ from typing import Any
 import pytest
 import torch
 
-from avalanche_vilco.training.plugins.agem import MomentAGEMPlugin
-from avalanche_vilco.training.supervised import ViLCoAGEM
+from avalanche_vilco.training.plugins.agem import AGEMPlugin
+from avalanche_vilco.training.supervised import LocalizationAGEM
 
 
-def learnt(parts: Callable[..., Any], benchmark: Any, size: int) -> MomentAGEMPlugin:
-    strategy = ViLCoAGEM(**parts(), patterns_per_exp=3, sample_size=size)
+def learnt(parts: Callable[..., Any], benchmark: Any, size: int) -> AGEMPlugin:
+    strategy = LocalizationAGEM(**parts(), patterns_per_exp=3, sample_size=size)
     for experience in benchmark.train_stream:
         strategy.train(experience)
-    (plugin,) = [p for p in strategy.plugins if isinstance(p, MomentAGEMPlugin)]
+    (plugin,) = [p for p in strategy.plugins if isinstance(p, AGEMPlugin)]
     return plugin
 
 
-def drawn(plugin: MomentAGEMPlugin) -> list[int]:
+def drawn(plugin: AGEMPlugin) -> list[int]:
     return plugin.sample_from_memory()[1].sample.tolist()
 
 
@@ -54,4 +54,4 @@ def test_batch_larger_than_the_memory_is_the_memory(
 
 def test_batch_without_a_sample_is_refused() -> None:
     with pytest.raises(ValueError, match="sample_size >= 1 but got 0"):
-        MomentAGEMPlugin(3, 0)
+        AGEMPlugin(3, 0)

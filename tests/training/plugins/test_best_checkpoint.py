@@ -9,13 +9,17 @@ import torch
 from avalanche.training.plugins import EWCPlugin, SupervisedPlugin
 from torch import Tensor, nn
 
-from avalanche_vilco.benchmarks.vilco_mq import vilco_mq
-from avalanche_vilco.evaluation.metrics.continual import MomentTaskMatrix
+from avalanche_vilco.benchmarks.vilco_mq.generator import vilco_mq
+from avalanche_vilco.evaluation.metrics.continual import TaskMatrixMetric
 from avalanche_vilco.evaluation.metrics.recall import MomentRecall
+from avalanche_vilco.experiments.chance import scores_of
 from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpoint
 from avalanche_vilco.training.plugins.best_checkpoint import BestCheckpointPlugin
-from avalanche_vilco.training.scoring import scores_of
-from avalanche_vilco.training.supervised import ViLCoJoint, ViLCoNaive, ViLCoReplay
+from avalanche_vilco.training.supervised import (
+    LocalizationJoint,
+    LocalizationNaive,
+    LocalizationReplay,
+)
 
 Parts = Callable[..., dict[str, Any]]
 
@@ -70,7 +74,7 @@ def train(
     experiences: Sequence[Any],
     *plugins: Any,
     epochs: int = 6,
-    kind: Any = ViLCoNaive,
+    kind: Any = LocalizationNaive,
     **options: Any,
 ) -> Any:
     strategy = kind(**parts(plugins=list(plugins), train_epochs=epochs), **options)
@@ -106,7 +110,7 @@ def test_scores_are_those_of_the_model_on_the_stream_so_far(parts, benchmark) ->
     recall = MomentRecall(k=(1,), tiou=(0.5,))
     expected = []
     for experience in benchmark.test_stream[:2]:
-        data = benchmark.moments["test"].subset(experience.dataset.positions)
+        data = benchmark.datasets["test"].subset(experience.dataset.positions)
         expected += scores_of(strategy.model, data, [recall]).values()
     best = max(plugin.scores[1].values())
     assert best == pytest.approx(sum(expected) / len(expected))
@@ -126,7 +130,7 @@ def test_only_experiences_so_far_are_scored(parts, benchmark) -> None:
 def test_training_goes_on_as_without_the_plugin(parts, benchmark) -> None:
     # The model of the last epoch is kept each time, so all weights must be equal.
     rising = BestCheckpointPlugin(metric=Scripted([i / 100 for i in range(100)]))
-    options = {"kind": ViLCoReplay, "mem_size": 4, "epochs": 3}
+    options = {"kind": LocalizationReplay, "mem_size": 4, "epochs": 3}
     selected = train(parts, benchmark.train_stream[:2], rising, **options)
     state = torch.get_rng_state()
     plain = train(parts, benchmark.train_stream[:2], **options)
@@ -141,7 +145,7 @@ def test_scoring_leaves_modes_and_the_task_matrix_alone(parts, benchmark) -> Non
     )
     assert watch.modes == [{True}] * 6
     (matrix,) = (
-        m for m in strategy.evaluator.metrics if isinstance(m, MomentTaskMatrix)
+        m for m in strategy.evaluator.metrics if isinstance(m, TaskMatrixMetric)
     )
     assert matrix.matrices == {}
 
@@ -184,7 +188,7 @@ def test_no_copy_of_weights_outlives_the_experience(parts, benchmark) -> None:
 def test_joint_training_is_scored_on_all_experiences(parts, benchmark) -> None:
     metric = Scripted([0.5])
     plugin = BestCheckpointPlugin("test", metric=metric)
-    strategy = ViLCoJoint(**parts(plugins=[plugin]))
+    strategy = LocalizationJoint(**parts(plugins=[plugin]))
     strategy.train(benchmark.train_stream)
     assert sum(metric.n_clips) == sum(len(e.dataset) for e in benchmark.test_stream)
 
@@ -193,7 +197,7 @@ def test_a_saved_run_goes_on_with_its_choices(parts, benchmark, tmp_path: Path) 
     whole = train(parts, benchmark.train_stream[:2], BestCheckpointPlugin())
     first = train(parts, benchmark.train_stream[:1], BestCheckpointPlugin())
     save_checkpoint(first, tmp_path / "saved")
-    fresh = ViLCoNaive(**parts(plugins=[BestCheckpointPlugin()], train_epochs=6))
+    fresh = LocalizationNaive(**parts(plugins=[BestCheckpointPlugin()], train_epochs=6))
     resumed, _ = load_checkpoint(fresh, tmp_path / "saved")
     resumed.train(benchmark.train_stream[1])
     assert equal(weights(resumed.model), weights(whole.model))

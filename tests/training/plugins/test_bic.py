@@ -11,8 +11,8 @@ from avalanche.models.bic_model import BiasLayer
 from avalanche.training.plugins import EWCPlugin
 from torch import Tensor, nn
 
-from avalanche_vilco.training.plugins.bic import MomentBiCPlugin, fit_bias
-from avalanche_vilco.training.supervised import ViLCoBiC, ViLCoNaive
+from avalanche_vilco.training.plugins.bic import BiCPlugin, fit_bias
+from avalanche_vilco.training.supervised import LocalizationBiC, LocalizationNaive
 
 Parts = Callable[..., dict[str, Any]]
 SIZES = {"mem_size": 10, "val_share": 0.4}
@@ -35,7 +35,7 @@ def clip_ids(data: Any) -> set[str]:
 
 
 def test_correction_of_two_queries_by_hand() -> None:
-    plugin = MomentBiCPlugin(10)
+    plugin = BiCPlugin(10)
     output = torch.tensor([[[1.0, 0.0], [2.0, 0.0], [0.3, 0.0], [0.4, 0.0]]])
     assert plugin.corrected(output) is output
     plugin.bias_layers.append(layer_of([1], 0.5, -3.0))
@@ -45,7 +45,7 @@ def test_correction_of_two_queries_by_hand() -> None:
 
 
 def test_each_correction_meets_its_own_channels() -> None:
-    plugin = MomentBiCPlugin(10)
+    plugin = BiCPlugin(10)
     plugin.bias_layers.append(layer_of([1], 2.0, 0.0))
     plugin.bias_layers.append(layer_of([2, 3], 1.0, 5.0))
     corrected = plugin.corrected(torch.ones(1, 4 + 2, 1))
@@ -117,7 +117,7 @@ class Fixed(nn.Module):
 
 
 def test_loss_is_shared_as_queries_are_by_hand() -> None:
-    plugin = MomentBiCPlugin(10, temperature=1.0, distillation_weight=2.0)
+    plugin = BiCPlugin(10, temperature=1.0, distillation_weight=2.0)
     plugin.teacher = Fixed(torch.tensor([log(3) - 1, 0.5, 0.5])[None, :, None])
     plugin.bias_layers.append(layer_of([0], 1.0, 1.0))
     output = torch.tensor([-1.0, 9.0, 9.0, 9.0, 1.0, 1.0])[None, :, None]
@@ -133,7 +133,7 @@ class Watch:
 
     def __init__(self, strategy: Any, benchmark: Any) -> None:
         self.plugin = strategy.plugins[0]
-        names = [s.clip.clip_id for s in benchmark.moments["train"].samples]
+        names = [s.clip.clip_id for s in benchmark.datasets["train"].samples]
         self.trained: set[str] = set()
         self.aside: set[str] = set()
         self.totals: list[int] = []
@@ -152,7 +152,7 @@ class Watch:
 def test_held_out_samples_are_never_trained_on_and_capacity_is_exact(
     parts: Parts, benchmark: Any
 ) -> None:
-    strategy = ViLCoBiC(**parts(train_epochs=2), **SIZES)
+    strategy = LocalizationBiC(**parts(train_epochs=2), **SIZES)
     watch = Watch(strategy, benchmark)
     before = [clip_ids(e.dataset) for e in benchmark.train_stream]
     for experience in benchmark.train_stream:
@@ -167,7 +167,7 @@ def test_held_out_samples_are_never_trained_on_and_capacity_is_exact(
 
 
 def test_held_out_samples_are_of_all_experiences(parts: Parts, benchmark: Any) -> None:
-    strategy = ViLCoBiC(**parts(), **SIZES)
+    strategy = LocalizationBiC(**parts(), **SIZES)
     for experience in benchmark.train_stream:
         strategy.train(experience)
     held = clip_ids(strategy.plugins[0].held_out.buffer)
@@ -177,7 +177,7 @@ def test_held_out_samples_are_of_all_experiences(parts: Parts, benchmark: Any) -
 def test_later_experiences_leave_earlier_corrections(
     parts: Parts, benchmark: Any
 ) -> None:
-    strategy = ViLCoBiC(**parts(), **SIZES)
+    strategy = LocalizationBiC(**parts(), **SIZES)
     layers = strategy.plugins[0].bias_layers
     found = []
     for experience in benchmark.train_stream:
@@ -191,7 +191,7 @@ def test_later_experiences_leave_earlier_corrections(
 def test_fitting_leaves_the_model_and_the_random_state(
     parts: Parts, benchmark: Any
 ) -> None:
-    strategy = ViLCoBiC(**parts(), **SIZES)
+    strategy = LocalizationBiC(**parts(), **SIZES)
     plugin = strategy.plugins[0]
     for experience in benchmark.train_stream[:2]:
         strategy.train(experience)
@@ -207,7 +207,7 @@ def test_fitting_leaves_the_model_and_the_random_state(
 def test_outputs_are_corrected_in_evaluation_and_training(
     parts: Parts, benchmark: Any
 ) -> None:
-    strategy = ViLCoBiC(**parts(), **SIZES)
+    strategy = LocalizationBiC(**parts(), **SIZES)
     plugin = strategy.plugins[0]
     for experience in benchmark.train_stream[:2]:
         strategy.train(experience)
@@ -235,7 +235,7 @@ def test_outputs_are_corrected_in_evaluation_and_training(
 def test_an_experience_without_a_new_query_is_refused(
     parts: Parts, benchmark: Any
 ) -> None:
-    strategy = ViLCoBiC(**parts(), **SIZES)
+    strategy = LocalizationBiC(**parts(), **SIZES)
     strategy.train(benchmark.train_stream[0])
     with pytest.raises(ValueError, match="no channel beyond 3: use DenseDistillation"):
         strategy.train(benchmark.train_stream[0])
@@ -244,13 +244,13 @@ def test_an_experience_without_a_new_query_is_refused(
 @pytest.mark.parametrize("share", [0.0, 0.04, 1.0])
 def test_a_memory_without_one_of_its_parts_is_refused(share: float) -> None:
     with pytest.raises(ValueError, match=f"but got 10 and {share}"):
-        MomentBiCPlugin(10, val_share=share)
+        BiCPlugin(10, val_share=share)
 
 
 def test_fewer_places_than_experiences_are_refused(
     parts: Parts, benchmark: Any
 ) -> None:
-    strategy = ViLCoBiC(**parts(), mem_size=10, val_share=0.1)
+    strategy = LocalizationBiC(**parts(), mem_size=10, val_share=0.1)
     strategy.train(benchmark.train_stream[0])
     with pytest.raises(ValueError, match="each of 2 experiences but got 1"):
         strategy.train(benchmark.train_stream[1])
@@ -259,14 +259,14 @@ def test_fewer_places_than_experiences_are_refused(
 def test_an_experience_that_is_held_out_whole_is_refused(
     parts: Parts, benchmark: Any
 ) -> None:
-    strategy = ViLCoBiC(**parts(), mem_size=20, val_share=0.5)
+    strategy = LocalizationBiC(**parts(), mem_size=20, val_share=0.5)
     with pytest.raises(ValueError, match="but all 8 went"):
         strategy.train(benchmark.train_stream[0])
 
 
 def test_it_goes_with_stock_plugins(parts: Parts, benchmark: Any) -> None:
-    strategy = ViLCoBiC(**parts(plugins=[EWCPlugin(ewc_lambda=1.0)]), **SIZES)
-    plain = ViLCoNaive(**parts())
+    strategy = LocalizationBiC(**parts(plugins=[EWCPlugin(ewc_lambda=1.0)]), **SIZES)
+    plain = LocalizationNaive(**parts())
     for experience in benchmark.train_stream:
         strategy.train(experience)
         plain.train(experience)

@@ -10,7 +10,10 @@ from avalanche.training.plugins import EWCPlugin, ReplayPlugin
 from torch import Tensor, nn
 
 from avalanche_vilco.training.plugins.dense_distillation import DenseDistillationPlugin
-from avalanche_vilco.training.supervised import ViLCoDenseDistillation, ViLCoNaive
+from avalanche_vilco.training.supervised import (
+    LocalizationDenseDistillation,
+    LocalizationNaive,
+)
 
 Parts = Callable[..., dict[str, Any]]
 LOG3 = log(3)
@@ -98,7 +101,7 @@ def test_a_model_of_one_query_is_held() -> None:
 
 def test_previous_model_runs_once_a_batch(parts: Parts, benchmark: Any) -> None:
     plugin = DenseDistillationPlugin()
-    strategy = ViLCoNaive(**parts(plugins=[plugin]))
+    strategy = LocalizationNaive(**parts(plugins=[plugin]))
     strategy.train(benchmark.train_stream[0])
     calls: list[Any] = []
     plugin.teacher.register_forward_pre_hook(lambda _, inputs: calls.append(inputs[0]))
@@ -116,7 +119,7 @@ def test_a_larger_weight_holds_old_answers_closer(parts: Parts, benchmark: Any) 
     )[0]
     moved = []
     for weight in (0.0, 30.0):
-        strategy = ViLCoDenseDistillation(
+        strategy = LocalizationDenseDistillation(
             **parts(train_epochs=6), weight=weight, regression_weight=weight
         )
         outputs = []
@@ -131,7 +134,7 @@ def test_a_larger_weight_holds_old_answers_closer(parts: Parts, benchmark: Any) 
 
 def test_it_goes_with_stock_plugins(parts: Parts, benchmark: Any) -> None:
     plugins = [ReplayPlugin(mem_size=6), EWCPlugin(ewc_lambda=1.0)]
-    strategy = ViLCoDenseDistillation(**parts(plugins=plugins))
+    strategy = LocalizationDenseDistillation(**parts(plugins=plugins))
     for experience in benchmark.train_stream:
         strategy.train(experience)
     assert all(torch.isfinite(p).all() for p in strategy.model.parameters())

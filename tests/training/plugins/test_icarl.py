@@ -13,9 +13,9 @@ from avalanche.training.plugins import EWCPlugin
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from avalanche_vilco.benchmarks.vilco_mq import vilco_mq
+from avalanche_vilco.benchmarks.vilco_mq.generator import vilco_mq
 from avalanche_vilco.training.plugins.icarl import (
-    MomentICaRLPlugin,
+    ICaRLPlugin,
     nearest_mean_output,
     query_means,
 )
@@ -25,7 +25,7 @@ from avalanche_vilco.training.storage_policy import (
     RandomQuotaBuffer,
     take_turns,
 )
-from avalanche_vilco.training.supervised import ViLCoICaRL, ViLCoNaive
+from avalanche_vilco.training.supervised import LocalizationICaRL, LocalizationNaive
 
 Parts = Callable[..., dict[str, Any]]
 FOUR_POINTS = [[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.96, 0.28]]
@@ -163,7 +163,7 @@ def test_nothing_to_take_turns_for_ends() -> None:
 
 def test_a_memory_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1 but got 0"):
-        MomentICaRLPlugin(0)
+        ICaRLPlugin(0)
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def long_stream(small_root: Path) -> Any:
 def test_capacity_is_exact_over_five_experiences(
     long_stream: Any, parts: Parts
 ) -> None:
-    strategy = ViLCoICaRL(**parts(), mem_size=20)
+    strategy = LocalizationICaRL(**parts(), mem_size=20)
     buffer = strategy.plugins[0].storage_policy
     seen: set[str] = set()
     counts = []
@@ -194,7 +194,7 @@ def test_capacity_is_exact_over_five_experiences(
 def test_choosing_exemplars_draws_no_random_number_and_leaves_no_hook(
     parts: Parts, benchmark: Any
 ) -> None:
-    strategy = ViLCoICaRL(**parts(), mem_size=6, nearest_mean=True)
+    strategy = LocalizationICaRL(**parts(), mem_size=6, nearest_mean=True)
     strategy.train(benchmark.train_stream[0])
     plugin, state = strategy.plugins[0], torch.get_rng_state()
     strategy.experience = benchmark.train_stream[1]
@@ -207,7 +207,7 @@ def test_choosing_exemplars_draws_no_random_number_and_leaves_no_hook(
 def test_old_logits_are_held_at_all_points_of_all_clips(
     parts: Parts, benchmark: Any
 ) -> None:
-    strategy = ViLCoICaRL(**parts(), mem_size=6, distillation_weight=3.0)
+    strategy = LocalizationICaRL(**parts(), mem_size=6, distillation_weight=3.0)
     strategy.train(benchmark.train_stream[0])
     plugin = strategy.plugins[0]
     data = benchmark.train_stream[1].dataset
@@ -267,7 +267,7 @@ def test_padding_stays_zero() -> None:
 def test_means_are_of_the_points_that_answer_for_windows(
     parts: Parts, benchmark: Any
 ) -> None:
-    strategy = ViLCoICaRL(**parts(), mem_size=6, nearest_mean=True)
+    strategy = LocalizationICaRL(**parts(), mem_size=6, nearest_mean=True)
     strategy.train(benchmark.train_stream[0])
     data = strategy.plugins[0].storage_policy.buffer
     means = strategy.plugins[0].means
@@ -285,7 +285,7 @@ def test_means_are_of_the_points_that_answer_for_windows(
 def test_nearest_mean_is_used_in_evaluation_only(parts: Parts, benchmark: Any) -> None:
     ends, scores = [], []
     for nearest_mean in (False, True):
-        strategy = ViLCoICaRL(**parts(), mem_size=6, nearest_mean=nearest_mean)
+        strategy = LocalizationICaRL(**parts(), mem_size=6, nearest_mean=nearest_mean)
         outputs: list[Tensor] = []
         strategy.plugins[0].after_eval_iteration = lambda strategy, kept=outputs, **_: (
             kept.append(strategy.mb_output)
@@ -300,8 +300,10 @@ def test_nearest_mean_is_used_in_evaluation_only(parts: Parts, benchmark: Any) -
 
 
 def test_it_goes_with_stock_plugins(parts: Parts, benchmark: Any) -> None:
-    strategy = ViLCoICaRL(**parts(plugins=[EWCPlugin(ewc_lambda=1.0)]), mem_size=6)
-    plain = ViLCoNaive(**parts())
+    strategy = LocalizationICaRL(
+        **parts(plugins=[EWCPlugin(ewc_lambda=1.0)]), mem_size=6
+    )
+    plain = LocalizationNaive(**parts())
     for experience in benchmark.train_stream:
         strategy.train(experience)
         plain.train(experience)

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from avalanche.training.plugins import RWalkPlugin
+from avalanche.training import plugins as stock
 from avalanche.training.supervised import Naive
 from torch import Tensor
 
-from avalanche_vilco.training.plugins.rwalk import MomentRWalkPlugin
+from avalanche_vilco.training.plugins.rwalk import RWalkPlugin
 
 Parts = Callable[..., dict[str, Any]]
 
@@ -23,21 +23,21 @@ def learn(strategy: Any, benchmark: Any) -> dict[str, Tensor]:
 def test_short_experience_is_refused_with_its_iterations(
     parts: Parts, benchmark: Any
 ) -> None:
-    strategy = Naive(**parts(plugins=[MomentRWalkPlugin(delta_t=10)]))
+    strategy = Naive(**parts(plugins=[RWalkPlugin(delta_t=10)]))
     expected = "delta_t=10 iterations, but the experience has 4: pass a smaller delta_t"
     with pytest.raises(ValueError, match=expected):
         strategy.train(benchmark.train_stream[0])
 
 
 def test_a_later_short_experience_is_refused_too(parts: Parts, benchmark: Any) -> None:
-    strategy = Naive(**parts(plugins=[MomentRWalkPlugin(delta_t=3)]))
+    strategy = Naive(**parts(plugins=[RWalkPlugin(delta_t=3)]))
     strategy.train(benchmark.train_stream[0])
     with pytest.raises(ValueError, match="the experience has 2"):
         strategy.train(benchmark.train_stream[1])
 
 
 def test_epochs_count_as_iterations(parts: Parts, benchmark: Any) -> None:
-    plugin = MomentRWalkPlugin(delta_t=8)
+    plugin = RWalkPlugin(delta_t=8)
     strategy = Naive(**parts(plugins=[plugin], train_epochs=2))
     strategy.train(benchmark.train_stream[0])
     assert plugin.exp_penalties
@@ -46,7 +46,7 @@ def test_epochs_count_as_iterations(parts: Parts, benchmark: Any) -> None:
 def test_where_it_does_not_refuse_it_is_stocks(parts: Parts, benchmark: Any) -> None:
     ends = [
         learn(Naive(**parts(plugins=[cls(ewc_lambda=1.0, delta_t=2)])), benchmark)
-        for cls in (RWalkPlugin, MomentRWalkPlugin)
+        for cls in (stock.RWalkPlugin, RWalkPlugin)
     ]
     assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
 
@@ -54,7 +54,7 @@ def test_where_it_does_not_refuse_it_is_stocks(parts: Parts, benchmark: Any) -> 
 def test_penalties_are_finite_and_hold_weights(parts: Parts, benchmark: Any) -> None:
     ends, penalties = {}, {}
     for strength in (0.0, 100.0):
-        plugin = MomentRWalkPlugin(ewc_lambda=strength, delta_t=2)
+        plugin = RWalkPlugin(ewc_lambda=strength, delta_t=2)
         ends[strength] = learn(Naive(**parts(plugins=[plugin])), benchmark)
         penalties[strength] = torch.cat(
             [penalty.data.flatten() for penalty in plugin.exp_penalties.values()]
@@ -65,7 +65,7 @@ def test_penalties_are_finite_and_hold_weights(parts: Parts, benchmark: Any) -> 
 
 
 def test_stock_fails_in_a_short_first_experience(parts: Parts, benchmark: Any) -> None:
-    strategy = Naive(**parts(plugins=[RWalkPlugin(delta_t=10)]))
+    strategy = Naive(**parts(plugins=[stock.RWalkPlugin(delta_t=10)]))
     with pytest.raises(RuntimeError, match="Expected reduction dim"):
         strategy.train(benchmark.train_stream[0])
 
@@ -73,7 +73,7 @@ def test_stock_fails_in_a_short_first_experience(parts: Parts, benchmark: Any) -
 def test_stock_turns_weights_into_nan_where_no_head_grows(
     parts: Parts, benchmark: Any
 ) -> None:
-    options = parts(plugins=[RWalkPlugin(delta_t=100)])
+    options = parts(plugins=[stock.RWalkPlugin(delta_t=100)])
     queries = benchmark.queries
     options["model"].learn_queries(queries)
     ends = learn(Naive(**options), benchmark)

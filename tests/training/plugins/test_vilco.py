@@ -8,10 +8,14 @@ from avalanche.training import Replay as StockReplay
 from avalanche.training.plugins import ReplayPlugin
 from avalanche.training.storage_policy import ExperienceBalancedBuffer
 
-from avalanche_vilco.benchmarks.vilco_mq import vilco_mq
+from avalanche_vilco.benchmarks.vilco_mq.generator import vilco_mq
 from avalanche_vilco.reports.memory import memory_figures
 from avalanche_vilco.training.plugins.vilco import NarrationBank, ViLCoPlugin
-from avalanche_vilco.training.supervised import ViLCo, ViLCoNaive, ViLCoReplay
+from avalanche_vilco.training.supervised import (
+    LocalizationNaive,
+    LocalizationReplay,
+    ViLCo,
+)
 
 SMALL = {"n_prompts": 4, "prompt_length": 2, "top_n": 1}
 
@@ -39,12 +43,12 @@ def same_weights(one, other) -> bool:
 
 @pytest.mark.parametrize(
     ("options", "stock"),
-    [({"mem_size": 0}, ViLCoNaive), ({"mem_size": 6}, ViLCoReplay)],
+    [({"mem_size": 0}, LocalizationNaive), ({"mem_size": 6}, LocalizationReplay)],
 )
 def test_without_prompts_and_narrations_it_is_the_stock_strategy(
     options, stock, parts, benchmark
 ):
-    own = {} if stock is ViLCoNaive else options
+    own = {} if stock is LocalizationNaive else options
     ours = learn(
         ViLCo(**parts(), **options, long_term=False, ssl_weight=0), benchmark, 2
     )
@@ -124,7 +128,7 @@ def test_predictions_do_not_see_narrations(parts, narrated, benchmark):
 
 
 def test_clips_without_narrations_train_all_the_same(parts, narrated):
-    silent = narrated.moments["train"].narrations.store
+    silent = narrated.datasets["train"].narrations.store
     silent._by_clip = dict(list(silent._by_clip.items())[:1])
     strategy = learn(ViLCo(**parts(), mem_size=6, ssl_weight=0.5, **SMALL), narrated)
     weights = strategy.model.state_dict().values()
@@ -167,7 +171,7 @@ def test_exemplars_are_train_clips_and_no_more_than_asked(parts, narrated):
 
 
 def test_bank_shares_its_places_equally_and_keeps_earlier_choices(narrated):
-    told = narrated.moments["train"].narrations
+    told = narrated.datasets["train"].narrations
     bank = NarrationBank(6)
     bank.update(told, narrated.train_stream[0].dataset.clip_ids)
     first = bank.sentences.clone()
@@ -182,7 +186,7 @@ def test_bank_shares_its_places_equally_and_keeps_earlier_choices(narrated):
 
 
 def test_empty_bank_and_silent_experience_are_fine(narrated):
-    told = narrated.moments["train"].narrations
+    told = narrated.datasets["train"].narrations
     for size, clips in [(0, narrated.train_stream[0].dataset.clip_ids), (4, [])]:
         bank = NarrationBank(size)
         bank.update(told, clips)
@@ -203,7 +207,7 @@ def test_prompts_sentences_and_exemplars_narrations_count_as_memory(parts, narra
     assert prompts.auxiliary_bytes - bare.auxiliary_bytes == 4 * n_numbers
     strategy, told = figures(long_term=False)
     kept = set(plugin_of(strategy).replay.storage_policy.buffer.clip_ids)
-    narrations = narrated.moments["train"].narrations
+    narrations = narrated.datasets["train"].narrations
     n_numbers = sum(narrations.of_clip(clip)[0].numel() for clip in kept)
     assert n_numbers and told.exemplar_bytes - bare.exemplar_bytes == 4 * n_numbers
     bank = plugin_of(strategy).bank

@@ -1,0 +1,1 @@
+"""ViLCo-Bench, Moment Queries."""

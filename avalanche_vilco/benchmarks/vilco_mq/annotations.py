@@ -1,0 +1,329 @@
+"""Ego4D annotation files become validated records.
+
+Moment queries are read from the processed file that public code shares,
+``ego4d_clip_annotations_v2.json`` (also v1): a dict of clip uid to record with
+``video_id, clip_id, duration, parent_start_sec, parent_end_sec, v_duration, fps,
+subset, annotations``; times are seconds relative to the clip, ``fps`` is the rate
+of the features (steps a second). Ego4D's own files are read by
+:mod:`avalanche_vilco.benchmarks.vilco_mq.official`, with the same records as a result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.report import DataReport, Tally
+from avalanche_vilco.core.schema import (
+    PLAIN_ID,
+    PLAIN_ID_HINT,
+    check_plain_id,
+    convert,
+    decode_json_object,
+)
+from avalanche_vilco.data.moments import MomentClip
+
+SUBSETS = ("train", "val", "test")
+WINDOW_POLICIES = ("clipped", "raw")
+DUPLICATE_TOLERANCE_SEC = 1e-3
+"""Windows of one clip and label closer than this at both ends are one window."""
+
+_LAYOUT_HINT = "expected the layout of ego4d_clip_annotations_v2.json"
+_MAX_LABEL_ID = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class MomentAnnotations:
+    """A validated moment-query annotation file."""
+
+    clips: tuple[MomentClip, ...]
+    """In file order."""
+    label_names: Mapping[int, str]
+    """Category id -> name in the file's raw spelling, ids ascending."""
+    report: DataReport = field(repr=False)
+    """Counts of windows and clips, and the file's hash."""
+    label_id_source: str = "annotation file"
+    """Where the category ids come from."""
+
+
+class WindowRecord(msgspec.Struct):
+    segment: tuple[float, float]
+    label: str
+    label_id: int
+
+
+class ClipRecord(msgspec.Struct):
+    video_id: str
+    clip_id: str
+    duration: float
+    fps: float
+    subset: str
+    annotations: list[WindowRecord]
+    parent_start_sec: float | None = None
+
+
+def read_moment_annotations(
+    path: Path | str, *, windows: str = "clipped"
+) -> MomentAnnotations:
+    """Read and validate the processed moment-query file.
+
+    Windows that overhang the clip are clipped, exact duplicates and windows that
+    are reversed, empty or outside the clip are rejected; all are counted in the
+    report, with ``read = kept + changed + rejected``.
+
+    :param path: ``ego4d_clip_annotations_v2.json`` or v1.
+    :param windows: ``"clipped"``, or ``"raw"`` to leave windows that overhang or lie
+        behind the clip's end as they are, which the public split procedure sees.
+    :return: clips in file order, category names and the report.
+    :raises FileNotFoundError: no such file.
+    :raises ValueError: no such policy for windows.
+    :raises DataError: not JSON, truncated, or a record breaks the schema (wrong
+        type, number as text, NaN, empty label, duplicated clip, one id with two
+        names); the message names file, record and field.
+    """
+    check_window_policy(windows)
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no annotation file at {path}; pass the path of "
+            "ego4d_clip_annotations_v2.json, which comes with Ego4D's moment queries"
+        )
+    content = path.read_bytes()
+    records = _decode_records(path, content)
+    report = DataReport(files={path.name: hashlib.sha256(content).hexdigest()})
+    return moment_annotations([(path, records)], report, windows=windows)
+
+
+def check_window_policy(windows: str) -> None:
+    """Refuse what is no policy for windows.
+
+    :raises ValueError: names the policies.
+    """
+    if windows not in WINDOW_POLICIES:
+        raise ValueError(
+            f"expected windows in {list(WINDOW_POLICIES)} but got {windows!r}"
+        )
+
+
+def moment_annotations(
+    files: Sequence[tuple[Path, Mapping[str, ClipRecord]]],
+    report: DataReport,
+    *,
+    windows: str,
+    label_id_source: str = "annotation file",
+) -> MomentAnnotations:
+    """Validate records whose types are right already.
+
+    :param files: files with their records, clip uid -> record.
+    :param report: where to count.
+    :param windows: ``"clipped"`` or ``"raw"``.
+    :param label_id_source: where the category ids come from.
+    :raises DataError: a value breaks a rule; names file, record and field.
+    """
+    names = _label_names(files)
+    clips = tuple(
+        _moment_clip(path, clip_id, record, report, windows)
+        for path, records in files
+        for clip_id, record in records.items()
+    )
+    _note_shared_parents(clips, report.stage("annotations", "clips"))
+    return MomentAnnotations(clips, names, report, label_id_source)
+
+
+def _decode_records(path: Path, content: bytes) -> dict[str, ClipRecord]:
+    records = decode_json_object(path, content, hint=_LAYOUT_HINT)
+    if not records:
+        raise DataError(path, "the file holds no clip", hint="is it the right file?")
+    return {clip_id: _record(path, clip_id, one) for clip_id, one in records.items()}
+
+
+def _record(path: Path, clip_id: str, raw: Any) -> ClipRecord:
+    return convert(
+        raw,
+        ClipRecord,
+        path,
+        hint=_LAYOUT_HINT,
+        record=clip_id,
+        lists=(WindowRecord,),
+    )
+
+
+def _label_names(
+    files: Sequence[tuple[Path, Mapping[str, ClipRecord]]],
+) -> dict[int, str]:
+    names: dict[int, str] = {}
+    ids: dict[str, int] = {}
+    for path, records in files:
+        for clip_id, record in records.items():
+            for i, window in enumerate(record.annotations):
+                spot = f"annotations[{i}].label"
+                check_label(path, clip_id, spot, window.label)
+                _check_label_id(path, clip_id, spot, window, names, ids)
+    if not names:
+        hint = "a test file cannot be trained on"
+        raise DataError(files[0][0], "no clip has an annotation", hint=hint)
+    return dict(sorted(names.items()))
+
+
+def check_label(path: Path, clip_id: str, spot: str, label: str) -> None:
+    """Refuse a category name that no query can be made of.
+
+    :raises DataError: empty or unprintable.
+    """
+    if not label.strip():
+        raise DataError(path, "the label is empty", record=clip_id, field=spot)
+    if not label.isprintable():
+        problem = f"the label {label!r} has unprintable characters"
+        raise DataError(path, problem, record=clip_id, field=spot)
+
+
+def _check_label_id(
+    path: Path,
+    clip_id: str,
+    spot: str,
+    window: WindowRecord,
+    names: dict[int, str],
+    ids: dict[str, int],
+) -> None:
+    if not 0 <= window.label_id <= _MAX_LABEL_ID:
+        problem = f"expected label_id in 0..{_MAX_LABEL_ID} but got {window.label_id}"
+        raise DataError(path, problem, record=clip_id, field=spot)
+    name = names.setdefault(window.label_id, window.label)
+    known_id = ids.setdefault(window.label, window.label_id)
+    if name != window.label or known_id != window.label_id:
+        problem = (
+            f"label {window.label!r} with id {window.label_id} contradicts an "
+            f"earlier record: id {window.label_id} is {name!r}, and "
+            f"{window.label!r} has id {known_id}"
+        )
+        raise DataError(path, problem, record=clip_id, field=spot)
+
+
+def _moment_clip(
+    path: Path, clip_id: str, record: ClipRecord, report: DataReport, policy: str
+) -> MomentClip:
+    _check_record(path, clip_id, record)
+    tally = report.stage("annotations", "windows")
+    windows, labels = _clean_windows(path, clip_id, record, tally, policy)
+    clips = report.stage("annotations", "clips")
+    if len(windows):
+        clips.kept += 1
+    elif record.subset == "test":
+        clips.reject("subset test, without labels")
+    else:
+        clips.reject("no usable window")
+    return MomentClip(
+        clip_id,
+        record.video_id,
+        record.subset,
+        record.duration,
+        record.fps,
+        windows,
+        labels,
+        record.parent_start_sec,
+    )
+
+
+def _check_record(path: Path, clip_id: str, record: ClipRecord) -> None:
+    check_plain_id(path, clip_id)
+    if record.clip_id != clip_id:
+        problem = f"clip_id {record.clip_id!r} differs from the key"
+        raise DataError(path, problem, record=clip_id, field="clip_id")
+    if not PLAIN_ID.match(record.video_id):
+        problem = f"expected the uid of the parent video but got {record.video_id!r}"
+        raise DataError(
+            path, problem, record=clip_id, field="video_id", hint=PLAIN_ID_HINT
+        )
+    if record.subset not in SUBSETS:
+        problem = f"expected one of {', '.join(SUBSETS)} but got {record.subset!r}"
+        raise DataError(path, problem, record=clip_id, field="subset")
+    for name in ("duration", "fps"):
+        value = getattr(record, name)
+        if not (math.isfinite(value) and value > 0):
+            problem = f"expected a positive number but got {value}"
+            raise DataError(path, problem, record=clip_id, field=name)
+
+
+def _clean_windows(
+    path: Path, clip_id: str, record: ClipRecord, tally: Tally, policy: str
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    # A raw window may end, or even lie, behind the clip's end.
+    limit = record.duration if policy == "clipped" else math.inf
+    kept: list[WindowRecord] = []
+    for i, window in enumerate(record.annotations):
+        start, end = window.segment
+        check_finite(path, clip_id, f"annotations[{i}].segment", (start, end))
+        at_end = end == record.duration
+        tally.note("windows end exactly at the clip's end", int(at_end))
+        reason = _reject_reason(start, end, limit)
+        if reason is None and _is_duplicate(kept, window):
+            reason = "exact duplicate"
+            tally.note("of them exact duplicates", int(at_end))
+        if reason is not None:
+            tally.reject(reason)
+            continue
+        kept.append(window)
+        _count_kept(start, end, limit, tally)
+    windows = np.array([w.segment for w in kept], dtype=np.float64).reshape(-1, 2)
+    windows = windows.clip(0.0, limit)
+    labels = np.array([w.label_id for w in kept], dtype=np.int64)
+    windows.setflags(write=False)
+    labels.setflags(write=False)
+    return windows, labels
+
+
+def check_finite(
+    path: Path, clip_id: str, spot: str, segment: tuple[float, float]
+) -> None:
+    """Refuse NaN and infinity.
+
+    :raises DataError: a time is not finite.
+    """
+    if not all(map(math.isfinite, segment)):
+        problem = f"expected finite seconds but got {list(segment)}"
+        raise DataError(path, problem, record=clip_id, field=spot)
+
+
+def _reject_reason(start: float, end: float, limit: float) -> str | None:
+    if end < start:
+        return "end before start"
+    if end == start:
+        return "zero length"
+    if start >= limit or end <= 0:
+        return "outside the clip"
+    return None
+
+
+def _is_duplicate(earlier: Iterable[WindowRecord], window: WindowRecord) -> bool:
+    return any(
+        other.label_id == window.label_id
+        and abs(other.segment[0] - window.segment[0]) <= DUPLICATE_TOLERANCE_SEC
+        and abs(other.segment[1] - window.segment[1]) <= DUPLICATE_TOLERANCE_SEC
+        for other in earlier
+    )
+
+
+def _count_kept(start: float, end: float, limit: float, tally: Tally) -> None:
+    if start < 0:
+        tally.change("start before the clip, clipped to 0")
+    elif end > limit:
+        tally.change("overhangs the clip's end, clipped to it")
+    else:
+        tally.kept += 1
+
+
+def _note_shared_parents(clips: Iterable[MomentClip], tally: Tally) -> None:
+    parents: dict[str, set[str]] = {name: set() for name in SUBSETS}
+    for clip in clips:
+        parents[clip.subset].add(clip.video_id)
+    shared = len(parents["train"] & parents["val"])
+    tally.note("parent videos have clips in both train and val", shared)

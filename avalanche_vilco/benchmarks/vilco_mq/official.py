@@ -1,0 +1,325 @@
+"""Ego4D's own moment-query files become the records of the processed file.
+
+``moments_train.json``, ``moments_val.json`` and ``moments_test_unannotated.json``
+hold videos, their clips, annotators and labels. As in the public conversion all
+annotators of a clip are pooled, only labels with ``primary`` set are kept, times are
+clip seconds (``start_time``, ``end_time``), a clip lasts ``video_end_sec -
+video_start_sec``, and train and val clips without a primary label are left out.
+
+The files state neither category ids nor the rate of the features. Ids come from a
+category list, else they are alphabetical; the rate is the processed v2 file's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from avalanche_vilco.benchmarks.vilco_mq.annotations import (
+    ClipRecord,
+    MomentAnnotations,
+    WindowRecord,
+    check_finite,
+    check_label,
+    check_window_policy,
+    moment_annotations,
+    read_moment_annotations,
+)
+from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.report import DataReport
+from avalanche_vilco.core.schema import convert, decode_json_object
+
+OFFICIAL_FILES = {
+    "train": "moments_train.json",
+    "val": "moments_val.json",
+    "test": "moments_test_unannotated.json",
+}
+"""Subset -> name of its file; only test may be absent."""
+CATEGORY_FILE = "moment_classes_idx.json"
+"""Category name -> id, read when it lies beside the official files."""
+FEATURES_PER_SEC = 1.8741513727840071
+"""Rate that the processed v2 file states for every clip."""
+
+_LAYOUT_HINT = "expected the layout of Ego4D's moments_train.json"
+_KNOWN_VERSION = re.compile(r"v?[12](?:[._]\d+)*\Z")
+
+T = TypeVar("T")
+
+
+class _Label(msgspec.Struct):
+    label: str
+    primary: bool
+    start_time: float
+    end_time: float
+
+
+class _Annotator(msgspec.Struct):
+    labels: list[_Label]
+
+
+class _OfficialClip(msgspec.Struct):
+    clip_uid: str
+    video_start_sec: float
+    video_end_sec: float
+    annotations: list[_Annotator] = []
+
+
+@dataclass
+class _Clip:
+    uid: str
+    video_uid: str
+    split: str
+    times: tuple[float, float]
+    annotators: list[_Annotator]
+
+
+class _Video(msgspec.Struct):
+    video_uid: str
+    split: str
+    clips: list[Any]
+
+
+class _File(msgspec.Struct):
+    version: str | int | float
+    videos: list[Any]
+
+
+def is_official_folder(folder: Path) -> bool:
+    """Whether the annotated files of Ego4D are in a folder.
+
+    :param folder: any path.
+    """
+    return all((folder / OFFICIAL_FILES[name]).is_file() for name in ("train", "val"))
+
+
+def read_official_moments(
+    folder: Path | str,
+    *,
+    categories: Mapping[str, int] | Path | str | None = None,
+    features_per_sec: float | None = None,
+    windows: str = "clipped",
+) -> MomentAnnotations:
+    """Read and validate Ego4D's own moment-query files.
+
+    :param folder: folder with ``moments_train.json``, ``moments_val.json`` and, if
+        unlabelled clips are wanted, ``moments_test_unannotated.json``.
+    :param categories: category name -> id; or a JSON file of that, or the processed
+        annotation file, whose ids are taken. ``None`` takes
+        ``moment_classes_idx.json`` from the folder if it is there, else numbers the
+        categories in alphabetical order: then the groups are not the paper's.
+    :param features_per_sec: steps of the features a second, which the files do not
+        state; default 1.8741513727840071, as in the processed v2 file.
+    :param windows: ``"clipped"`` or ``"raw"``, as in
+        :func:`~avalanche_vilco.benchmarks.vilco_mq.annotations.read_moment_annotations`.
+    :return: clips in the order train, val, test; the report counts labels that are
+        not primary and clips without one.
+    :raises FileNotFoundError: a file is absent.
+    :raises ValueError: no such policy for windows, or a rate that is not positive.
+    :raises DataError: not JSON, a record breaks the schema, a version other than 1 or
+        2, versions that differ between files, or a category without an id; the
+        message names file, record and field.
+    """
+    check_window_policy(windows)
+    rate = FEATURES_PER_SEC if features_per_sec is None else features_per_sec
+    if not 0 < rate < math.inf:
+        raise ValueError(f"expected a positive features_per_sec but got {rate}")
+    folder, report = Path(folder), DataReport()
+    contents = {path: _read_file(path, report) for path in _paths(folder).values()}
+    _check_versions(contents)
+    clips = {path: _clips(path, content) for path, content in contents.items()}
+    _check_unique(clips)
+    labels = {
+        path: {uid: _primary(path, uid, clip, report) for uid, clip in own.items()}
+        for path, own in clips.items()
+    }
+    ids, source = _category_ids(folder, categories, labels, report)
+    files = [
+        (path, _records(path, own, labels[path], ids, rate, report))
+        for path, own in clips.items()
+    ]
+    return moment_annotations(files, report, windows=windows, label_id_source=source)
+
+
+def _paths(folder: Path) -> dict[str, Path]:
+    paths = {subset: folder / name for subset, name in OFFICIAL_FILES.items()}
+    for subset, path in paths.items():
+        if subset != "test" and not path.is_file():
+            raise FileNotFoundError(
+                f"no {path.name} in {folder}; fetch Ego4D's annotations with "
+                "ego4d --datasets annotations --benchmarks MQ"
+            )
+    return {subset: path for subset, path in paths.items() if path.is_file()}
+
+
+def _read_file(path: Path, report: DataReport) -> _File:
+    content = path.read_bytes()
+    report.files[path.name] = hashlib.sha256(content).hexdigest()
+    raw = decode_json_object(path, content, hint=_LAYOUT_HINT)
+    return _convert(path, None, raw, _File, ())
+
+
+def _convert(
+    path: Path, record: str | None, raw: Any, kind: type[T], lists: Sequence[type]
+) -> T:
+    return convert(raw, kind, path, hint=_LAYOUT_HINT, record=record, lists=lists)
+
+
+def _check_versions(contents: Mapping[Path, _File]) -> None:
+    first, expected = next((path, str(one.version)) for path, one in contents.items())
+    for path, content in contents.items():
+        version = str(content.version)
+        if not _KNOWN_VERSION.match(version):
+            problem = f"expected version 1 or 2 of Ego4D but got {version!r}"
+            raise DataError(path, problem, field="version")
+        if version != expected:
+            problem = f"is {version!r}, but {first.name} is {expected!r}"
+            hint = "fetch all annotation files of one version"
+            raise DataError(path, problem, field="version", hint=hint)
+
+
+def _clips(path: Path, content: _File) -> dict[str, _Clip]:
+    """Clips of a file by uid; one that occurs again in its video adds annotators."""
+    subset = next(name for name, file in OFFICIAL_FILES.items() if file == path.name)
+    clips: dict[str, _Clip] = {}
+    for i, raw in enumerate(content.videos):
+        video = _convert(path, f"videos[{i}]", raw, _Video, ())
+        if video.split != subset:
+            problem = f"expected {subset!r} in this file but got {video.split!r}"
+            raise DataError(path, problem, record=video.video_uid, field="split")
+        for j, raw_clip in enumerate(video.clips):
+            clip = _clip(path, f"videos[{i}].clips[{j}]", raw_clip, video)
+            if clip.uid in clips:
+                _check_same(path, clips[clip.uid], clip)
+                clips[clip.uid].annotators.extend(clip.annotators)
+            else:
+                clips[clip.uid] = clip
+    return clips
+
+
+def _clip(path: Path, spot: str, raw: Any, video: _Video) -> _Clip:
+    uid = raw.get("clip_uid") if isinstance(raw, dict) else None
+    name = uid if isinstance(uid, str) else spot
+    clip = _convert(path, name, raw, _OfficialClip, (_Annotator, _Label))
+    for field in ("video_start_sec", "video_end_sec"):
+        if not math.isfinite(getattr(clip, field)):
+            problem = f"expected finite seconds but got {getattr(clip, field)}"
+            raise DataError(path, problem, record=name, field=field)
+    if not clip.video_end_sec > clip.video_start_sec:
+        problem = (
+            f"expected an end after video_start_sec {clip.video_start_sec} "
+            f"but got {clip.video_end_sec}"
+        )
+        raise DataError(path, problem, record=name, field="video_end_sec")
+    times = (clip.video_start_sec, clip.video_end_sec)
+    return _Clip(clip.clip_uid, video.video_uid, video.split, times, clip.annotations)
+
+
+def _check_same(path: Path, first: _Clip, again: _Clip) -> None:
+    if (first.video_uid, first.times) != (again.video_uid, again.times):
+        problem = (
+            f"occurs twice: in video {first.video_uid} at {list(first.times)} and in "
+            f"video {again.video_uid} at {list(again.times)}"
+        )
+        raise DataError(path, problem, record=again.uid)
+
+
+def _check_unique(clips: Mapping[Path, Mapping[str, _Clip]]) -> None:
+    home: dict[str, Path] = {}
+    for path, own in clips.items():
+        for uid in own:
+            if uid in home:
+                problem = f"the clip is in {home[uid].name} as well"
+                raise DataError(path, problem, record=uid, field="clip_uid")
+            home[uid] = path
+
+
+def _primary(path: Path, uid: str, clip: _Clip, report: DataReport) -> list[_Label]:
+    tally = report.stage("annotations", "windows")
+    primary: list[_Label] = []
+    for i, annotator in enumerate(clip.annotators):
+        for j, label in enumerate(annotator.labels):
+            if not label.primary:
+                tally.reject("label not primary")
+                continue
+            spot = f"annotations[{i}].labels[{j}]"
+            check_label(path, uid, f"{spot}.label", label.label)
+            segment = (label.start_time, label.end_time)
+            check_finite(path, uid, f"{spot}.start_time, end_time", segment)
+            primary.append(label)
+    return primary
+
+
+def _records(
+    path: Path,
+    clips: Mapping[str, _Clip],
+    labels: Mapping[str, Sequence[_Label]],
+    ids: Mapping[str, int],
+    rate: float,
+    report: DataReport,
+) -> dict[str, ClipRecord]:
+    tally = report.stage("annotations", "clips")
+    records = {}
+    for uid, clip in clips.items():
+        if clip.split != "test" and not labels[uid]:
+            tally.reject("no primary label")
+            continue
+        windows = [
+            WindowRecord((one.start_time, one.end_time), one.label, ids[one.label])
+            for one in labels[uid]
+        ]
+        start, end = clip.times
+        records[uid] = ClipRecord(
+            clip.video_uid, uid, end - start, rate, clip.split, windows, start
+        )
+    return records
+
+
+def _category_ids(
+    folder: Path,
+    categories: Mapping[str, int] | Path | str | None,
+    labels: Mapping[Path, Mapping[str, Sequence[_Label]]],
+    report: DataReport,
+) -> tuple[Mapping[str, int], str]:
+    """Category name -> id, and where it comes from."""
+    used = {
+        label.label: (path, uid)
+        for path, own in labels.items()
+        for uid, primary in own.items()
+        for label in primary
+    }
+    if categories is None and (folder / CATEGORY_FILE).is_file():
+        categories = folder / CATEGORY_FILE
+    if categories is None:
+        return {name: i for i, name in enumerate(sorted(used))}, "alphabetical"
+    source = "category list"
+    if not isinstance(categories, Mapping):
+        source = Path(categories).name
+        categories = _read_categories(Path(categories), report)
+    for name, (path, uid) in used.items():
+        if name not in categories:
+            problem = f"the category {name!r} is not in the {source}"
+            raise DataError(path, problem, record=uid)
+    return categories, source
+
+
+def _read_categories(path: Path, report: DataReport) -> dict[str, int]:
+    if not path.is_file():
+        raise FileNotFoundError(f"no category list at {path}")
+    content = path.read_bytes()
+    report.files[path.name] = hashlib.sha256(content).hexdigest()
+    raw = decode_json_object(path, content, hint='expected {"category": id, ...}')
+    if raw and all(isinstance(value, dict) for value in raw.values()):
+        names = read_moment_annotations(path).label_names
+        return {name: label_id for label_id, name in names.items()}
+    for name, label_id in raw.items():
+        if type(label_id) is not int:
+            problem = f"expected a category id but got {label_id!r}"
+            raise DataError(path, problem, record=name)
+    return raw

@@ -1,0 +1,1 @@
+"""ViLCo-Bench, Natural Language Queries."""

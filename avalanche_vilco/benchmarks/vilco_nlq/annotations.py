@@ -1,0 +1,603 @@
+"""Natural-language queries of Ego4D become validated records.
+
+Two forms are read, of version 1 or 2. The official files ``nlq_train.json``,
+``nlq_val.json`` and ``nlq_test_unannotated.json`` hold videos, clips, annotations and
+their questions, most with the template they were made from. The flattened files of
+public code, ``ego4d_nlq_train_v2.jsonl`` and so on, hold a question a line, without
+template and without the clip's parent video; where the official file lies beside one,
+both are taken from it.
+
+Times are clip seconds (``clip_start_sec``, ``clip_end_sec``); a clip lasts
+``video_end_sec - video_start_sec``, as in the flattened files. A question's id is its
+annotation's uid and its place there, blank ones counted, so that it addresses the
+official file whatever was left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from avalanche_vilco.benchmarks.vilco_mq.annotations import (
+    check_finite,
+    check_window_policy,
+)
+from avalanche_vilco.benchmarks.vilco_nlq.templates import template_id
+from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.report import DataReport
+from avalanche_vilco.core.schema import check_plain_id, convert, decode_json_object
+from avalanche_vilco.data.text.narrations import MAX_LINE_BYTES, numbered_lines
+
+OFFICIAL_NLQ_FILES = {
+    "train": "nlq_train.json",
+    "val": "nlq_val.json",
+    "test": "nlq_test_unannotated.json",
+}
+"""Subset -> name of Ego4D's own file."""
+FLATTENED_NLQ_FILES = {
+    "train": ("ego4d_nlq_train_v2.jsonl", "ego4d_nlq_train.jsonl"),
+    "val": ("ego4d_nlq_val_v2.jsonl", "ego4d_nlq_val.jsonl"),
+    "test": ("ego4d_nlq_test_v2.jsonl", "ego4d_nlq_test.jsonl"),
+}
+"""Subset -> names of the public code's file."""
+
+_STAGE = "annotations"
+_LAYOUT_HINT = "expected the layout of Ego4D's nlq_val.json"
+_LINE_HINT = (
+    'expected {"query": str, "query_id": "<annotation uid>_<number>", "duration": '
+    'seconds, "video_id": clip uid, "timestamps": [[start, end]]}'
+)
+_FETCH_HINT = "fetch Ego4D's annotations with ego4d --datasets annotations"
+_KNOWN_VERSION = re.compile(r"v?[12](?:[._]\d+)*\Z")
+_FORM_PREFIX = re.compile(
+    r"(?:\s*(?:query|answer|slot|verb|[xy])(?: [xy])?(?: text)?"
+    r"(?: \(optional\))?\s*:)+",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryClip:
+    """A clip that questions are asked of."""
+
+    clip_id: str
+    video_id: str
+    """Parent video; the clip's own id where the file does not say it."""
+    subset: str
+    duration_sec: float
+    video_start_sec: float | None = None
+    """Start of the clip in seconds of its parent video, if the file says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageQuery:
+    """One question and the window that answers it."""
+
+    query_id: str
+    """``"<annotation uid>_<place in it>"``."""
+    annotation_uid: str
+    query_idx: int
+    """Place in the official file's ``language_queries``, blank ones counted."""
+    clip_id: str
+    subset: str
+    text: str
+    """The question, without blanks around it and without prefixes of the form that
+    annotators filled in."""
+    window_sec: tuple[float, float] | None
+    """Start and end in clip seconds; ``None`` in the unannotated test file."""
+    template: int | None = None
+    """Its template's place in
+    :data:`~avalanche_vilco.benchmarks.vilco_nlq.templates.NLQ_TEMPLATES`; ``None`` where the file
+    has none."""
+    is_template_guessed: bool = False
+    """Whether the template comes from the question's words."""
+
+
+@dataclass(frozen=True)
+class LanguageAnnotations:
+    """Validated natural-language queries."""
+
+    clips: Mapping[str, QueryClip]
+    """Clips with at least one question, by id, in file order."""
+    queries: tuple[LanguageQuery, ...]
+    """In file order."""
+    files: Mapping[str, Path]
+    """Subset -> file that was read."""
+    report: DataReport = field(repr=False)
+    """Counts of queries, windows and clips, and the files' hashes."""
+    subsets_without_templates: frozenset[str] = frozenset()
+    """Subsets of flattened files of which no question names its template."""
+    subsets_without_videos: frozenset[str] = frozenset()
+    """Subsets of which parent videos are unknown."""
+
+
+class _Question(msgspec.Struct):
+    clip_start_sec: float
+    clip_end_sec: float
+    query: str | None = None
+    template: str | None = None
+
+
+class _OpenQuestion(msgspec.Struct):
+    query: str | None = None
+    template: str | None = None
+
+
+class _Annotation(msgspec.Struct):
+    annotation_uid: str | None = None
+    language_queries: list[Any] = []
+
+
+class _Clip(msgspec.Struct):
+    clip_uid: str
+    video_start_sec: float
+    video_end_sec: float
+    annotations: list[Any] = []
+
+
+class _Video(msgspec.Struct):
+    video_uid: str
+    split: str
+    clips: list[Any]
+
+
+class _File(msgspec.Struct):
+    version: str | int | float
+    videos: list[Any]
+
+
+class _Line(msgspec.Struct):
+    query_id: str
+    duration: float
+    video_id: str
+    query: str | None = None
+    timestamps: list[tuple[float, float]] = []
+    query_template: str | None = None
+
+
+_LINE_DECODER = msgspec.json.Decoder(_Line)
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """A question as read, with the place to name in errors."""
+
+    path: Path
+    record: str
+    spot: str
+    query_id: str
+    annotation_uid: str
+    query_idx: int
+    clip: QueryClip
+    text: str | None
+    window_sec: tuple[float, float] | None
+    template: str | None
+
+
+def find_nlq_files(folder: Path) -> dict[str, Path]:
+    """Annotation files of a folder, Ego4D's own before flattened ones.
+
+    :param folder: any folder.
+    :return: subset -> file, of the subsets that have one.
+    """
+    found: dict[str, Path] = {}
+    for subset, official in OFFICIAL_NLQ_FILES.items():
+        names = (official, *FLATTENED_NLQ_FILES[subset])
+        there = [folder / name for name in names if (folder / name).is_file()]
+        if there:
+            found[subset] = there[0]
+    return found
+
+
+def read_language_queries(
+    files: Mapping[str, Path | str],
+    *,
+    windows: str = "clipped",
+    strip_prefixes: bool = True,
+) -> LanguageAnnotations:
+    """Read and validate annotated files of natural-language queries.
+
+    Questions without text are rejected, and those whose window is reversed, empty or
+    outside of the clip; windows that overhang are clipped. All are counted in the
+    report, with ``read = kept + changed + rejected``. Questions that repeat another's
+    words or window stay: each is asked and scored by itself.
+
+    :param files: subset (``"train"``, ``"val"``) -> ``.json`` (official) or ``.jsonl``
+        (flattened) file.
+    :param windows: ``"clipped"``, or ``"raw"`` to leave windows that overhang or lie
+        behind the clip's end as they are.
+    :param strip_prefixes: take prefixes such as "Query Text:" and surplus blanks from
+        questions; public code does not.
+    :raises FileNotFoundError: a file is absent.
+    :raises ValueError: no such policy for windows, or no such subset.
+    :raises DataError: not JSON, truncated, or a record breaks the schema (wrong type,
+        number as text, NaN, unknown template, doubled clip or question), a version
+        other than 1 or 2, or two versions; names file, record and field.
+    """
+    check_window_policy(windows)
+    unknown = sorted(set(files) - {"train", "val"})
+    if unknown or not files:
+        raise ValueError(f"expected subsets 'train' and 'val' but got {list(files)}")
+    paths = {subset: Path(path).expanduser() for subset, path in files.items()}
+    report = DataReport()
+    versions: dict[Path, str] = {}
+    raw = {s: _read(path, s, report, versions) for s, path in paths.items()}
+    _check_versions(versions)
+    reader = _Reader(report, windows, strip_prefixes)
+    queries = [query for own in raw.values() for query in reader.checked(own)]
+    return LanguageAnnotations(
+        reader.clips_of(queries),
+        tuple(queries),
+        paths,
+        report,
+        frozenset(s for s, own in raw.items() if not _names_templates(paths[s], own)),
+        frozenset(s for s, own in raw.items() if not _names_videos(paths[s], own)),
+    )
+
+
+def read_unlabelled_queries(path: Path | str) -> LanguageAnnotations:
+    """Read the unannotated test file: questions that can be answered, not scored.
+
+    :param path: ``nlq_test_unannotated.json``, or its flattened form.
+    :return: questions without window and template.
+    :raises FileNotFoundError: no such file.
+    :raises DataError: as :func:`read_language_queries`.
+    """
+    path, report = Path(path).expanduser(), DataReport()
+    raw = _read(path, "test", report, {})
+    reader = _Reader(report, "clipped", True)
+    queries = list(reader.checked(raw))
+    paths = {"test": path}
+    return LanguageAnnotations(reader.clips_of(queries), tuple(queries), paths, report)
+
+
+# --- Official files -------------------------------------------------------------------
+
+
+def _read(
+    path: Path, subset: str, report: DataReport, versions: dict[Path, str]
+) -> list[_Raw]:
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no {subset} annotations of natural-language queries at {path}; "
+            f"{_FETCH_HINT}"
+        )
+    if path.suffix == ".jsonl":
+        raw = _join_official(path, subset, list(_lines(path, subset)), report)
+    else:
+        raw = list(_official(path, subset, report, versions))
+    report.files[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    if not raw:
+        raise DataError(path, "the file holds no question", hint=_LAYOUT_HINT)
+    return raw
+
+
+def _check_versions(versions: Mapping[Path, str]) -> None:
+    """Refuse files of two versions; the test file has its own, also in version 2."""
+    for path, version in versions.items():
+        first = next(iter(versions))
+        if version != versions[first]:
+            problem = f"is {version!r}, but {first.name} is {versions[first]!r}"
+            hint = "fetch all annotation files of one version"
+            raise DataError(path, problem, field="version", hint=hint)
+
+
+def _official(
+    path: Path, subset: str, report: DataReport, versions: dict[Path, str]
+) -> Iterator[_Raw]:
+    raw_file = decode_json_object(path, path.read_bytes(), hint=_LAYOUT_HINT)
+    content: _File = _convert(path, None, "", raw_file, _File)
+    versions[path] = str(content.version)
+    if not _KNOWN_VERSION.match(versions[path]):
+        problem = f"expected version 1 or 2 of Ego4D but got {versions[path]!r}"
+        raise DataError(path, problem, field="version")
+    tally = report.stage(_STAGE, "clips")
+    seen: set[str] = set()
+    for i, raw in enumerate(content.videos):
+        video: _Video = _convert(path, f"videos[{i}]", "", raw, _Video)
+        if video.split != subset:
+            problem = f"expected {subset!r} in this file but got {video.split!r}"
+            raise DataError(path, problem, record=video.video_uid, field="split")
+        tally.note("videos without clips", int(not video.clips))
+        for j, raw_clip in enumerate(video.clips):
+            clip = _convert(path, _clip_name(raw_clip, i, j), "", raw_clip, _Clip)
+            _check_new(path, clip.clip_uid, "clip_uid", clip.clip_uid, seen)
+            yield from _clip_questions(path, clip, video, report)
+
+
+def _clip_name(raw: Any, i: int, j: int) -> str:
+    uid = raw.get("clip_uid") if isinstance(raw, dict) else None
+    return uid if isinstance(uid, str) else f"videos[{i}].clips[{j}]"
+
+
+def _clip_questions(
+    path: Path, clip: _Clip, video: _Video, report: DataReport
+) -> Iterator[_Raw]:
+    check_plain_id(path, clip.clip_uid)
+    check_plain_id(path, video.video_uid)
+    times = (clip.video_start_sec, clip.video_end_sec)
+    check_finite(path, clip.clip_uid, "video_start_sec, video_end_sec", times)
+    _check_duration(path, clip.clip_uid, "video_end_sec", times[1] - times[0])
+    record = QueryClip(
+        clip.clip_uid, video.video_uid, video.split, times[1] - times[0], times[0]
+    )
+    kind = _OpenQuestion if video.split == "test" else _Question
+    n_questions = 0
+    for a, raw in enumerate(clip.annotations):
+        spot = f"annotations[{a}]"
+        annotation = _convert(path, clip.clip_uid, spot, raw, _Annotation)
+        uid = (annotation.annotation_uid or "").strip()
+        n_questions += len(annotation.language_queries)
+        if not uid:
+            count = len(annotation.language_queries)
+            report.stage(_STAGE, "queries").reject("no annotation_uid", count)
+            continue
+        for i, question in enumerate(annotation.language_queries):
+            own = f"{spot}.language_queries[{i}]"
+            one = _convert(path, clip.clip_uid, own, question, kind)
+            window = None
+            if isinstance(one, _Question):
+                window = (one.clip_start_sec, one.clip_end_sec)
+            yield _Raw(
+                path,
+                clip.clip_uid,
+                own,
+                f"{uid}_{i}",
+                uid,
+                i,
+                record,
+                one.query,
+                window,
+                one.template,
+            )
+    if not n_questions:
+        report.stage(_STAGE, "clips").reject("no question")
+
+
+def _convert(path: Path, record: str | None, spot: str, raw: Any, kind: Any) -> Any:
+    try:
+        return convert(raw, kind, path, hint=_LAYOUT_HINT, record=record)
+    except DataError as fault:
+        field = ".".join(part for part in (spot, fault.field) if part) or None
+        raise DataError(
+            path, fault.problem, record=record, field=field, hint=_LAYOUT_HINT
+        ) from None
+
+
+def _check_new(path: Path, record: str, field: str, key: str, seen: set[str]) -> None:
+    if key in seen:
+        raise DataError(path, f"{key} occurs twice", record=record, field=field)
+    seen.add(key)
+
+
+def _check_duration(path: Path, record: str, field: str, seconds: float) -> None:
+    if not 0 < seconds < math.inf:
+        problem = f"expected a clip of positive length but got {seconds} seconds"
+        raise DataError(path, problem, record=record, field=field)
+
+
+# --- Flattened files ------------------------------------------------------------------
+
+
+def _lines(path: Path, subset: str) -> Iterator[_Raw]:
+    clips: dict[str, QueryClip] = {}
+    for number, content in numbered_lines(path):
+        spot = f"line {number}"
+        line = _line(path, spot, content)
+        check_plain_id(path, line.video_id)
+        _check_duration(path, spot, "duration", line.duration)
+        clip = QueryClip(line.video_id, line.video_id, subset, line.duration)
+        if clips.setdefault(line.video_id, clip) != clip:
+            problem = f"expected {clips[line.video_id].duration_sec} seconds, as in "
+            problem += f"an earlier line of the clip, but got {line.duration}"
+            raise DataError(path, problem, record=spot, field="duration")
+        uid, query_idx = _parsed_id(path, spot, line.query_id)
+        yield _Raw(
+            path,
+            spot,
+            "",
+            line.query_id,
+            uid,
+            query_idx,
+            clips[line.video_id],
+            line.query,
+            None if subset == "test" else _only_window(path, spot, line),
+            line.query_template,
+        )
+
+
+def _line(path: Path, spot: str, content: bytes) -> _Line:
+    if len(content) > MAX_LINE_BYTES:
+        problem = f"longer than {MAX_LINE_BYTES} bytes"
+        raise DataError(path, problem, record=spot, hint=_LINE_HINT)
+    try:
+        return _LINE_DECODER.decode(content)
+    except msgspec.ValidationError as error:
+        problem, _, where = str(error).partition(" - at `$")
+        name = where.strip("`").lstrip(".") or None
+        raise DataError(
+            path, problem, record=spot, field=name, hint=_LINE_HINT
+        ) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        problem = f"not valid JSON: {error}"
+        hint = "the file may be truncated: compare its size and fetch it again"
+        raise DataError(path, problem, record=spot, hint=hint) from None
+
+
+def _parsed_id(path: Path, spot: str, query_id: str) -> tuple[str, int]:
+    uid, _, number = query_id.rpartition("_")
+    if not uid or not number.isdecimal() or not number.isascii():
+        problem = f"expected <annotation uid>_<number> but got {query_id!r}"
+        raise DataError(path, problem, record=spot, field="query_id")
+    return uid, int(number)
+
+
+def _only_window(path: Path, spot: str, line: _Line) -> tuple[float, float]:
+    if len(line.timestamps) != 1:
+        problem = f"expected one window but got {len(line.timestamps)}"
+        raise DataError(path, problem, record=spot, field="timestamps")
+    return line.timestamps[0]
+
+
+def _join_official(
+    path: Path, subset: str, lines: list[_Raw], report: DataReport
+) -> list[_Raw]:
+    """Templates, parent videos and starts from the official file beside, if any."""
+    official = path.parent / OFFICIAL_NLQ_FILES[subset]
+    if not official.is_file():
+        return lines
+    theirs = _official(official, subset, DataReport(), {})
+    known = {one.query_id: one for one in theirs}
+    digest = hashlib.sha256(official.read_bytes()).hexdigest()
+    report.files[official.name] = digest
+    joined = []
+    for line in lines:
+        other = known.get(line.query_id)
+        if other is None or other.clip.clip_id != line.clip.clip_id:
+            problem = f"{line.query_id} of clip {line.clip.clip_id} is not in "
+            problem += official.name
+            hint = "take both files of one version"
+            raise DataError(path, problem, record=line.record, hint=hint)
+        joined.append(replace(line, clip=other.clip, template=other.template))
+    return joined
+
+
+def _names_templates(path: Path, raw: Iterable[_Raw]) -> bool:
+    return path.suffix != ".jsonl" or any(one.template is not None for one in raw)
+
+
+def _names_videos(path: Path, raw: Iterable[_Raw]) -> bool:
+    return path.suffix != ".jsonl" or any(
+        one.clip.video_start_sec is not None for one in raw
+    )
+
+
+# --- Questions ------------------------------------------------------------------------
+
+
+def plain_question(text: str) -> tuple[str, bool]:
+    """A question without surplus blanks and prefixes of the annotation form.
+
+    >>> plain_question(" Query Text: Where did I put  the lid? ")
+    ('Where did I put the lid?', True)
+
+    :param text: as in the file.
+    :return: the question, empty if nothing remains, and whether a prefix was taken.
+    """
+    prefix = _FORM_PREFIX.match(text)
+    rest = text[prefix.end() :] if prefix else text
+    return " ".join(rest.split()), prefix is not None
+
+
+class _Reader:
+    """Turns what was read into records, and counts."""
+
+    def __init__(self, report: DataReport, windows: str, strip_prefixes: bool) -> None:
+        self.queries = report.stage(_STAGE, "queries")
+        self.windows = report.stage(_STAGE, "windows")
+        self.clips = report.stage(_STAGE, "clips")
+        self._is_clipped = windows == "clipped"
+        self._strips = strip_prefixes
+        self._ids: set[str] = set()
+        self._home: dict[str, QueryClip] = {}
+
+    def checked(self, raw: Iterable[_Raw]) -> Iterator[LanguageQuery]:
+        """Usable questions of one file."""
+        asked: Counter[tuple[str, str]] = Counter()
+        for one in raw:
+            self._check_ids(one)
+            text = self._text(one)
+            if not text:
+                self.queries.reject("no query text")
+                continue
+            window = self._window(one)
+            if window is None and one.window_sec is not None:
+                continue
+            self.queries.kept += 1
+            asked[one.clip.clip_id, text.lower()] += 1
+            yield LanguageQuery(
+                one.query_id,
+                one.annotation_uid,
+                one.query_idx,
+                one.clip.clip_id,
+                one.clip.subset,
+                text,
+                window,
+                self._template(one),
+            )
+        again = sum(count - 1 for count in asked.values())
+        self.queries.note("same words as another question of the clip", again)
+
+    def clips_of(self, queries: Iterable[LanguageQuery]) -> dict[str, QueryClip]:
+        """Clips that still have a question."""
+        asked = {query.clip_id for query in queries}
+        self.clips.kept += len(asked)
+        self.clips.reject("no usable question", len(self._home) - len(asked))
+        return {uid: clip for uid, clip in self._home.items() if uid in asked}
+
+    def _check_ids(self, one: _Raw) -> None:
+        _check_new(one.path, one.record, "query_id", one.query_id, self._ids)
+        home = self._home.setdefault(one.clip.clip_id, one.clip)
+        if home.subset != one.clip.subset:
+            problem = f"the clip {home.clip_id} is in the {home.subset} file as well"
+            raise DataError(one.path, problem, record=one.record)
+
+    def _text(self, one: _Raw) -> str:
+        raw = one.text or ""
+        if not self._strips:
+            return raw if raw.strip() else ""
+        text, had_prefix = plain_question(raw)
+        if text:
+            self.queries.note("form prefix taken from the text", int(had_prefix))
+            self.queries.note("blanks around the text", int(raw != raw.strip()))
+        return text
+
+    def _template(self, one: _Raw) -> int | None:
+        if one.template is None:
+            self.queries.note("without template")
+            return None
+        try:
+            return template_id(one.template)
+        except ValueError as error:
+            field = f"{one.spot}.template" if one.spot else "query_template"
+            raise DataError(
+                one.path, str(error), record=one.record, field=field
+            ) from None
+
+    def _window(self, one: _Raw) -> tuple[float, float] | None:
+        if one.window_sec is None:
+            return None
+        spot = f"{one.spot}.clip_start_sec, clip_end_sec" if one.spot else "timestamps"
+        check_finite(one.path, one.record, spot, one.window_sec)
+        start, end = one.window_sec
+        limit = one.clip.duration_sec if self._is_clipped else math.inf
+        reason = _unusable(start, end, limit)
+        if reason is not None:
+            self.windows.reject(reason)
+            self.queries.reject(f"window: {reason}")
+            return None
+        if start < 0:
+            self.windows.change("start before the clip, clipped to 0")
+        elif end > limit:
+            self.windows.change("overhangs the clip's end, clipped to it")
+        else:
+            self.windows.kept += 1
+        return max(start, 0.0), min(end, limit)
+
+
+def _unusable(start: float, end: float, limit: float) -> str | None:
+    if end < start:
+        return "end before start"
+    if end == start:
+        return "zero length"
+    if start >= limit or end <= 0:
+        return "outside the clip"
+    return None

@@ -1,0 +1,1 @@
+"""ViLCo-Bench, Visual Queries."""

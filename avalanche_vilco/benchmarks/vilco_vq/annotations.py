@@ -1,0 +1,674 @@
+"""Visual queries of Ego4D become validated records.
+
+The official files ``vq_train.json``, ``vq_val.json`` and ``vq_test_unannotated.json``,
+of version 1 or 2, hold videos, clips, annotations and up to three query sets of each. A
+query set names an object, shows a crop of it, and asks for its last appearance before
+the query frame, the response track.
+
+All frame numbers count frames of ``clip_fps`` (5 a second) from the clip's start, not
+frames of the video file: :func:`clip_file_frames` gives those. Boxes are ``(x1, y1, x2,
+y2)`` in pixels of the frame size that the annotation states, which may be another than
+the file's: ``relative_boxes`` fit any size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from avalanche_vilco.benchmarks.vilco_mq.annotations import check_finite
+from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.report import DataReport
+from avalanche_vilco.core.schema import check_plain_id, convert, decode_json_object
+from avalanche_vilco.data.media.video import VideoError, VideoFolder, VideoInfo
+from avalanche_vilco.ops.timeline import grid_to_seconds
+
+OFFICIAL_VQ_FILES = {
+    "train": "vq_train.json",
+    "val": "vq_val.json",
+    "test": "vq_test_unannotated.json",
+}
+"""Subset -> name of Ego4D's own file."""
+CLIP_FOLDER = "clips"
+"""Folder of a data root with a video file for each clip."""
+LENGTH_TOLERANCE_SEC = 1.0
+"""Accepted difference between a clip's length and its file's."""
+
+Box: TypeAlias = tuple[float, float, float, float]
+
+_STAGE = "annotations"
+_LAYOUT_HINT = "expected the layout of Ego4D's vq_val.json"
+_FETCH_HINT = "fetch Ego4D's annotations with ego4d --datasets annotations"
+_KNOWN_VERSION = re.compile(r"v?[12](?:[._]\d+)*\Z")
+_MAX_FRAME = 2**31 - 1
+_OVERHANG_PIXELS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class VisualClip:
+    """A clip that is searched."""
+
+    clip_id: str
+    video_id: str
+    """Parent video; splits never separate clips of one parent."""
+    subset: str
+    fps: float
+    """Frames a second that the annotations count."""
+    duration_sec: float
+    video_start_sec: float
+    """Start of the clip in seconds of its parent video."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ResponseTrack:
+    """Boxes of an object in consecutive frames. Arrays are read-only."""
+
+    frames: NDArray[np.int64]
+    """(N,) ascending without gaps, at the clip's fps; N >= 1."""
+    boxes: NDArray[np.float64]
+    """(N, 4) as (x1, y1, x2, y2) in pixels, inside the frame."""
+    frame_size: tuple[int, int]
+    """Height and width of the frame that the boxes are drawn in."""
+
+    @property
+    def relative_boxes(self) -> NDArray[np.float64]:
+        """(N, 4) as shares of the frame's width and height, in [0, 1]."""
+        return _relative(self.boxes, self.frame_size)
+
+
+@dataclass(frozen=True, slots=True)
+class VisualCrop:
+    """Where an object is shown to whoever is asked for it."""
+
+    frame: int
+    """At the clip's fps; may lie behind the query frame."""
+    box: Box
+    """(x1, y1, x2, y2) in pixels, inside the frame."""
+    frame_size: tuple[int, int]
+    """Height and width of the frame that the box is drawn in."""
+
+    @property
+    def relative_box(self) -> NDArray[np.float64]:
+        """(4,) as shares of the frame's width and height, in [0, 1]."""
+        return _relative(np.array(self.box), self.frame_size)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class VisualQuery:
+    """One object that is asked for, and its last appearance before the query frame."""
+
+    query_id: str
+    """``"<annotation uid>_<number of the query set>"``."""
+    annotation_uid: str
+    set_number: str
+    """Key in the file's ``query_sets``: ``"1"``, ``"2"`` or ``"3"``."""
+    clip_id: str
+    subset: str
+    title: str
+    """The object's title in the file's spelling, without surplus blanks; empty only in
+    the unannotated test file."""
+    query_frame: int
+    """Frames 0 to ``query_frame - 1`` are searched; at least 1."""
+    crop: VisualCrop
+    track: ResponseTrack | None
+    """``None`` in the unannotated test file."""
+
+
+@dataclass(frozen=True)
+class VisualAnnotations:
+    """Validated visual queries."""
+
+    clips: Mapping[str, VisualClip]
+    """Clips with at least one query, by id, in file order."""
+    queries: tuple[VisualQuery, ...]
+    """In file order."""
+    files: Mapping[str, Path]
+    """Subset -> file that was read."""
+    report: DataReport = field(repr=False)
+    """Counts of query sets, boxes and clips, and the files' hashes."""
+
+
+class _BoxRecord(msgspec.Struct):
+    frame_number: float
+    x: float
+    y: float
+    width: float
+    height: float
+    original_width: float
+    original_height: float
+
+
+class _Validity(msgspec.Struct):
+    is_valid: bool = True
+
+
+class _QuerySet(msgspec.Struct):
+    query_frame: float
+    visual_crop: _BoxRecord
+    response_track: list[_BoxRecord]
+    object_title: str | None = None
+
+
+class _OpenQuerySet(msgspec.Struct):
+    query_frame: float
+    visual_crop: _BoxRecord
+    object_title: str | None = None
+
+
+class _Annotation(msgspec.Struct):
+    query_sets: dict[str, Any]
+    annotation_uid: str | None = None
+
+
+class _Clip(msgspec.Struct):
+    clip_uid: str | None
+    video_start_sec: float
+    video_end_sec: float
+    clip_fps: float
+    annotations: list[Any] = []
+
+
+class _Video(msgspec.Struct):
+    video_uid: str
+    split: str
+    clips: list[Any]
+
+
+class _File(msgspec.Struct):
+    version: str | int | float
+    videos: list[Any]
+
+
+def title_key(title: str) -> str:
+    """What makes two titles one object: blanks and capitals do not count.
+
+    >>> title_key(" Blue  bottle ")
+    'blue bottle'
+    """
+    return " ".join(title.split()).casefold()
+
+
+def find_vq_files(folder: Path) -> dict[str, Path]:
+    """Annotation files of a folder.
+
+    :param folder: any folder.
+    :return: subset -> file, of the subsets that have one.
+    """
+    paths = {subset: folder / name for subset, name in OFFICIAL_VQ_FILES.items()}
+    return {subset: path for subset, path in paths.items() if path.is_file()}
+
+
+def read_visual_queries(files: Mapping[str, Path | str]) -> VisualAnnotations:
+    """Read and validate annotated files of visual queries.
+
+    Boxes that overhang the frame are clipped to it; those without area, outside of the
+    frame, or repeated are left out. A query set is rejected if it is not valid, has no
+    title, no search window, a crop without area in the frame, or a response track that
+    is empty, has gaps, or begins after the search window. All are counted in the
+    report, with ``read = kept + changed + rejected``.
+
+    :param files: subset (``"train"``, ``"val"``) -> official file.
+    :raises FileNotFoundError: a file is absent.
+    :raises ValueError: no such subset.
+    :raises DataError: not JSON, truncated, or a record breaks the schema (wrong type,
+        number as text, NaN, no ``clip_fps``, doubled query), a version other than 1 or
+        2, or two versions; names file, record and field.
+    """
+    unknown = sorted(set(files) - {"train", "val"})
+    if unknown or not files:
+        raise ValueError(f"expected subsets 'train' and 'val' but got {list(files)}")
+    return _read(files)
+
+
+def read_unlabelled_visual_queries(path: Path | str) -> VisualAnnotations:
+    """Read the unannotated test file: queries that can be answered, not scored.
+
+    :param path: ``vq_test_unannotated.json``.
+    :return: queries without track, some perhaps without title.
+    :raises FileNotFoundError: no such file.
+    :raises DataError: as :func:`read_visual_queries`.
+    """
+    return _read({"test": path})
+
+
+# --- Annotations and video files ------------------------------------------------------
+
+
+def clip_file_frames(
+    clip: VisualClip, frames: Sequence[int] | NDArray[np.int64], info: VideoInfo
+) -> NDArray[np.int64]:
+    """Frames of a clip's file that show annotated frames: the nearest in time.
+
+    The file's real rate counts: in a file of 29.97 fps, frame 1000 of 5 fps is frame
+    5994, not 1000 x 6 and not, as by whole division of 29 by 5, 1000 x 5. Frames up to
+    a second behind the file's end are its last frame.
+
+    :param clip: the clip.
+    :param frames: (N,) frame numbers at the clip's fps, from 0.
+    :param info: what its file holds.
+    :return: (N,) frame numbers of the file.
+    :raises VideoError: a frame lies further behind the file's end; names both rates.
+    """
+    numbers = np.asarray(frames, dtype=np.int64)
+    fault = _frame_fault(clip, numbers, info)
+    if fault is not None:
+        raise VideoError(info.path, fault, record=clip.clip_id)
+    return info.frames_at(_seconds(clip, numbers))
+
+
+def check_clip_videos(read: VisualAnnotations, videos: VideoFolder) -> None:
+    """Refuse files that are missing, damaged, or not the clips that were annotated.
+
+    Lists all of them. No frame is decoded, see
+    :func:`~avalanche_vilco.data.media.video.check_frames`.
+
+    :param read: the annotations.
+    :param videos: the files.
+    :raises VideoError: one line for each fault.
+    """
+    asked: dict[str, list[VisualQuery]] = {clip_id: [] for clip_id in read.clips}
+    for query in read.queries:
+        asked[query.clip_id].append(query)
+    faults = [
+        fault
+        for clip_id, queries in asked.items()
+        for fault in _clip_faults(read.clips[clip_id], queries, videos)
+    ]
+    if faults:
+        count = f"{len(faults)} fault" + ("s" if len(faults) != 1 else "")
+        listing = "\n  ".join(faults)
+        hint = "each clip is cut from its video and named <clip uid>.mp4"
+        raise VideoError(videos.folder, f"{count} in clips:\n  {listing}\n", hint=hint)
+
+
+def _clip_faults(
+    clip: VisualClip, queries: Iterable[VisualQuery], videos: VideoFolder
+) -> Iterator[str]:
+    try:
+        info = videos.info(clip.clip_id)
+    except FileNotFoundError:
+        yield f"{clip.clip_id}: no file {videos.path(clip.clip_id).name}"
+        return
+    except VideoError as error:
+        yield f"{clip.clip_id}: {error.problem}"
+        return
+    difference = info.duration_sec - clip.duration_sec
+    if abs(difference) > LENGTH_TOLERANCE_SEC:
+        yield (
+            f"{clip.clip_id}: the file lasts {info.duration_sec:.1f} s, the clip "
+            f"{clip.duration_sec:.1f} s"
+        )
+    frames = {frame for query in queries for frame in _frames_of(query)}
+    fault = _frame_fault(clip, np.array(sorted(frames), dtype=np.int64), info)
+    if fault is not None:
+        yield f"{clip.clip_id}: {fault}"
+
+
+def _frames_of(query: VisualQuery) -> Iterable[int]:
+    track = [] if query.track is None else query.track.frames.tolist()
+    return chain([query.crop.frame, query.query_frame - 1], track)
+
+
+def _seconds(clip: VisualClip, frames: NDArray[np.int64]) -> NDArray[np.float64]:
+    """When frames start; a window of none, since a frame is a point in time here."""
+    seconds = [
+        grid_to_seconds(frame, clip.fps, window_frames=0.0) for frame in frames.tolist()
+    ]
+    return np.array(seconds, dtype=np.float64)
+
+
+def _frame_fault(
+    clip: VisualClip, frames: NDArray[np.int64], info: VideoInfo
+) -> str | None:
+    if frames.size and frames.min() < 0:
+        return f"expected frame numbers from 0 but got {frames.min()}"
+    limit = info.duration_sec + LENGTH_TOLERANCE_SEC
+    late = frames[_seconds(clip, frames) > limit]
+    if not late.size:
+        return None
+    return (
+        f"the annotations name frame {late[0]} at {clip.fps:g} fps, but the file ends "
+        f"after {info.n_frames} frames at {info.fps:g} fps, {info.duration_sec:.1f} s"
+    )
+
+
+# --- Files ----------------------------------------------------------------------------
+
+
+def _read(files: Mapping[str, Path | str]) -> VisualAnnotations:
+    paths = {subset: Path(path).expanduser() for subset, path in files.items()}
+    report = DataReport()
+    reader = _Reader(report)
+    contents = {s: _content(path, s, report) for s, path in paths.items()}
+    _check_versions({paths[s]: str(content.version) for s, content in contents.items()})
+    queries = [
+        query
+        for subset, content in contents.items()
+        for query in reader.queries_of(paths[subset], subset, content)
+    ]
+    return VisualAnnotations(reader.clips_of(queries), tuple(queries), paths, report)
+
+
+def _content(path: Path, subset: str, report: DataReport) -> _File:
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no {subset} annotations of visual queries at {path}; {_FETCH_HINT}"
+        )
+    content = path.read_bytes()
+    report.files[path.name] = hashlib.sha256(content).hexdigest()
+    raw = decode_json_object(path, content, hint=_LAYOUT_HINT)
+    parsed: _File = _convert(path, None, "", raw, _File)
+    return parsed
+
+
+def _check_versions(versions: Mapping[Path, str]) -> None:
+    first, expected = next(iter(versions.items()))
+    for path, version in versions.items():
+        if not _KNOWN_VERSION.match(version):
+            problem = f"expected version 1 or 2 of Ego4D but got {version!r}"
+            raise DataError(path, problem, field="version")
+        if version != expected:
+            problem = f"is {version!r}, but {first.name} is {expected!r}"
+            hint = "fetch all annotation files of one version"
+            raise DataError(path, problem, field="version", hint=hint)
+
+
+def _convert(path: Path, record: str | None, spot: str, raw: Any, kind: Any) -> Any:
+    try:
+        return convert(
+            raw, kind, path, hint=_LAYOUT_HINT, record=record, lists=(_BoxRecord,)
+        )
+    except DataError as fault:
+        name = ".".join(part for part in (spot, fault.field) if part) or None
+        raise DataError(
+            path, fault.problem, record=record, field=name, hint=_LAYOUT_HINT
+        ) from None
+
+
+class _Unusable(Exception):
+    """Why a query set is left out."""
+
+
+@dataclass(frozen=True)
+class _Spot:
+    """Place of a query set, for errors."""
+
+    path: Path
+    clip_id: str
+    name: str
+
+    def fail(self, name: str, problem: str) -> DataError:
+        return DataError(
+            self.path, problem, record=self.clip_id, field=f"{self.name}.{name}"
+        )
+
+
+class _Reader:
+    """Turns what was read into records, and counts."""
+
+    def __init__(self, report: DataReport) -> None:
+        self._sets = report.stage(_STAGE, "query sets")
+        self._boxes = report.stage(_STAGE, "boxes")
+        self._clip_tally = report.stage(_STAGE, "clips")
+        self._clips: dict[str, VisualClip] = {}
+        self._ids: set[str] = set()
+
+    def queries_of(
+        self, path: Path, subset: str, content: _File
+    ) -> Iterator[VisualQuery]:
+        """Usable queries of one file."""
+        n_sets = self._sets.read
+        for i, raw in enumerate(content.videos):
+            video: _Video = _convert(path, f"videos[{i}]", "", raw, _Video)
+            if video.split != subset:
+                problem = f"expected {subset!r} in this file but got {video.split!r}"
+                raise DataError(path, problem, record=video.video_uid, field="split")
+            check_plain_id(path, video.video_uid)
+            self._clip_tally.note("videos without clips", int(not video.clips))
+            for j, raw_clip in enumerate(video.clips):
+                name = _clip_name(raw_clip, i, j)
+                clip: _Clip = _convert(path, name, "", raw_clip, _Clip)
+                yield from self._clip_queries(path, name, clip, video)
+        if self._sets.read == n_sets:
+            problem = "the file holds no query set"
+            raise DataError(path, problem, hint=_LAYOUT_HINT)
+
+    def clips_of(self, queries: Iterable[VisualQuery]) -> dict[str, VisualClip]:
+        """Clips that have a query."""
+        asked = {query.clip_id for query in queries}
+        self._clip_tally.kept += len(asked)
+        self._clip_tally.reject("no usable query set", len(self._clips) - len(asked))
+        return {uid: clip for uid, clip in self._clips.items() if uid in asked}
+
+    def _clip_queries(
+        self, path: Path, name: str, clip: _Clip, video: _Video
+    ) -> Iterator[VisualQuery]:
+        annotations: list[_Annotation] = [
+            _convert(path, name, f"annotations[{a}]", raw, _Annotation)
+            for a, raw in enumerate(clip.annotations)
+        ]
+        if clip.clip_uid is None:
+            # Such a clip was never cut from its video: there is no file to search.
+            self._clip_tally.reject("no clip_uid")
+            n_sets = sum(len(one.query_sets) for one in annotations)
+            self._sets.reject("the clip has no clip_uid", n_sets)
+            return
+        self._add_clip(path, clip.clip_uid, clip, video)
+        for a, annotation in enumerate(annotations):
+            uid = (annotation.annotation_uid or "").strip()
+            if not uid:
+                self._sets.reject("no annotation_uid", len(annotation.query_sets))
+                continue
+            for number, raw in annotation.query_sets.items():
+                spot = _Spot(path, name, f'annotations[{a}].query_sets["{number}"]')
+                query = self._query(spot, clip.clip_uid, video.split, uid, number, raw)
+                if query is not None:
+                    yield query
+
+    def _add_clip(self, path: Path, uid: str, clip: _Clip, video: _Video) -> None:
+        check_plain_id(path, uid)
+        times = (clip.video_start_sec, clip.video_end_sec)
+        check_finite(path, uid, "video_start_sec, video_end_sec", times)
+        duration = times[1] - times[0]
+        if not duration > 0:
+            problem = f"expected a clip of positive length but got {duration} seconds"
+            raise DataError(path, problem, record=uid, field="video_end_sec")
+        if not 0 < clip.clip_fps < math.inf:
+            problem = f"expected frames a second but got {clip.clip_fps}"
+            raise DataError(path, problem, record=uid, field="clip_fps")
+        own = VisualClip(
+            uid, video.video_uid, video.split, clip.clip_fps, duration, times[0]
+        )
+        if self._clips.setdefault(uid, own) != own:
+            problem = f"occurs twice: as {self._clips[uid]} and as {own}"
+            raise DataError(path, problem, record=uid)
+
+    def _query(
+        self, spot: _Spot, clip_id: str, subset: str, uid: str, number: str, raw: Any
+    ) -> VisualQuery | None:
+        query_id = f"{uid}_{number}"
+        if query_id in self._ids:
+            raise spot.fail("annotation_uid", f"the query {query_id} occurs twice")
+        self._ids.add(query_id)
+        if not _convert(spot.path, spot.clip_id, spot.name, raw, _Validity).is_valid:
+            self._sets.reject("not valid")
+            return None
+        kind = _OpenQuerySet if subset == "test" else _QuerySet
+        one = _convert(spot.path, spot.clip_id, spot.name, raw, kind)
+        boxes: list[_BoxRecord] = getattr(one, "response_track", [])
+        fates: Counter[str] = Counter()
+        try:
+            title = self._title(one.object_title, subset)
+            query_frame = _whole(spot, "query_frame", one.query_frame)
+            if query_frame < 1:
+                raise _Unusable("no frame before the query frame")
+            crop = _crop(spot, one.visual_crop)
+            track = None
+            if subset != "test":
+                track = _track(spot, boxes, fates)
+                self._check_track(track, query_frame)
+        except _Unusable as reason:
+            self._sets.reject(str(reason))
+            self._boxes.reject("its query set is rejected", len(boxes))
+            return None
+        self._count(one.visual_crop, crop, boxes, fates)
+        return VisualQuery(
+            query_id, uid, number, clip_id, subset, title, query_frame, crop, track
+        )
+
+    def _title(self, raw: str | None, subset: str) -> str:
+        title = " ".join((raw or "").split())
+        if not title and subset != "test":
+            raise _Unusable("no object title")
+        self._sets.note("surplus blanks in the title", int(title != (raw or "")))
+        self._sets.note("without title", int(not title))
+        return title
+
+    def _check_track(self, track: ResponseTrack, query_frame: int) -> None:
+        if track.frames[0] >= query_frame:
+            raise _Unusable("response track: begins after the search window")
+        reaches = int(track.frames[-1] >= query_frame)
+        self._sets.note("response track reaches the query frame", reaches)
+
+    def _count(
+        self,
+        raw_crop: _BoxRecord,
+        crop: VisualCrop,
+        boxes: Sequence[_BoxRecord],
+        fates: Counter[str],
+    ) -> None:
+        if _overhangs(raw_crop):
+            self._sets.change("crop overhangs the frame, clipped to it")
+        else:
+            self._sets.kept += 1
+        clipped = fates.pop(_CLIPPED, 0)
+        self._boxes.change(_CLIPPED, clipped)
+        for reason, count in fates.items():
+            self._boxes.reject(reason, count)
+        self._boxes.kept += len(boxes) - clipped - fates.total()
+
+
+def _clip_name(raw: Any, i: int, j: int) -> str:
+    uid = raw.get("clip_uid") if isinstance(raw, dict) else None
+    return uid if isinstance(uid, str) else f"videos[{i}].clips[{j}]"
+
+
+# --- Boxes ----------------------------------------------------------------------------
+
+_CLIPPED = "overhangs the frame, clipped to it"
+
+
+def _whole(spot: _Spot, name: str, value: float) -> int:
+    if not (math.isfinite(value) and value == int(value) and abs(value) <= _MAX_FRAME):
+        raise spot.fail(name, f"expected a whole number but got {value}")
+    return int(value)
+
+
+def _frame_size(spot: _Spot, name: str, box: _BoxRecord) -> tuple[int, int]:
+    """Height and width of the frame, after a check of all of a box's numbers."""
+    numbers = (box.x, box.y, box.width, box.height)
+    if not all(map(math.isfinite, numbers)):
+        raise spot.fail(name, f"expected finite numbers but got {list(numbers)}")
+    height = _whole(spot, f"{name}.original_height", box.original_height)
+    width = _whole(spot, f"{name}.original_width", box.original_width)
+    if min(height, width) < 1:
+        problem = f"expected a frame with an area but got {width} x {height}"
+        raise spot.fail(f"{name}.original_width", problem)
+    return height, width
+
+
+def _inside(box: _BoxRecord) -> Box:
+    """The part of a box that lies inside its frame; reversed if there is none."""
+    return (
+        max(box.x, 0.0),
+        max(box.y, 0.0),
+        min(box.x + box.width, box.original_width),
+        min(box.y + box.height, box.original_height),
+    )
+
+
+def _overhangs(box: _BoxRecord) -> bool:
+    whole = (box.x, box.y, box.x + box.width, box.y + box.height)
+    pairs = zip(whole, _inside(box), strict=True)
+    return max(abs(a - b) for a, b in pairs) > _OVERHANG_PIXELS
+
+
+def _fault(box: _BoxRecord) -> str | None:
+    if box.width <= 0 or box.height <= 0:
+        return "no area"
+    x1, y1, x2, y2 = _inside(box)
+    return None if x1 < x2 and y1 < y2 else "outside the frame"
+
+
+def _crop(spot: _Spot, box: _BoxRecord) -> VisualCrop:
+    size = _frame_size(spot, "visual_crop", box)
+    frame = _whole(spot, "visual_crop.frame_number", box.frame_number)
+    fault = "negative frame number" if frame < 0 else _fault(box)
+    if fault is not None:
+        raise _Unusable(f"crop: {fault}")
+    return VisualCrop(frame, _inside(box), size)
+
+
+def _track(
+    spot: _Spot, boxes: Sequence[_BoxRecord], fates: Counter[str]
+) -> ResponseTrack:
+    """The usable boxes in order of time; what becomes of the others goes to fates."""
+    sizes = set()
+    usable: dict[int, Box] = {}
+    for i, box in enumerate(boxes):
+        name = f"response_track[{i}]"
+        sizes.add(_frame_size(spot, name, box))
+        frame = _whole(spot, f"{name}.frame_number", box.frame_number)
+        fate = _fate(box, frame, usable)
+        if fate is not None:
+            fates[fate] += 1
+        if fate in (None, _CLIPPED):
+            usable[frame] = _inside(box)
+    frames = sorted(usable)
+    if not frames:
+        raise _Unusable("response track: no box")
+    if frames[-1] - frames[0] + 1 != len(frames):
+        raise _Unusable("response track: gaps")
+    if len(sizes) > 1:
+        raise _Unusable("response track: frame sizes differ")
+    return ResponseTrack(
+        _frozen(np.array(frames, dtype=np.int64)),
+        _frozen(np.array([usable[frame] for frame in frames])),
+        sizes.pop(),
+    )
+
+
+def _fate(box: _BoxRecord, frame: int, usable: Mapping[int, Box]) -> str | None:
+    """Why a box is changed or left out; None if it stays as it is."""
+    fault = "negative frame number" if frame < 0 else _fault(box)
+    if fault is not None:
+        return fault
+    if usable.get(frame, _inside(box)) != _inside(box):
+        raise _Unusable("response track: two boxes in one frame")
+    if frame in usable:
+        return "repeated"
+    return _CLIPPED if _overhangs(box) else None
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    array.setflags(write=False)
+    return array
+
+
+def _relative(
+    boxes: NDArray[np.float64], frame_size: tuple[int, int]
+) -> NDArray[np.float64]:
+    height, width = frame_size
+    shares: NDArray[np.float64] = boxes / np.array([width, height, width, height])
+    return shares

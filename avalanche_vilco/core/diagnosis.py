@@ -1,0 +1,124 @@
+"""Findings about a data root, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from avalanche_vilco.core.errors import DataError
+
+REPORT_VERSION = "1"
+COPY_AGAIN = "extract or copy it again"
+_SHOWN_RECORDS = 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it should be."""
+
+    severity: Literal["fault", "note"]
+    """A fault stops or spoils a run; a note does neither."""
+    part: str
+    file: str
+    problem: str
+    remedy: str
+    records: tuple[str, ...] = ()
+    """Clip uids, labels, query ids or lines concerned; empty for the whole file."""
+
+    def line(self) -> str:
+        """One line for people; ``--json`` has all of a long list of records."""
+        shown = list(self.records)
+        if self.part.startswith("narration"):
+            shown = shown[:_SHOWN_RECORDS]
+        more = len(self.records) - len(shown)
+        who = ", ".join(shown) + (f" and {more} more (see --json)" if more else "")
+        where = f"{self.file}: " + (f"{who}: " if who else "")
+        words = f"{self.severity.upper()} {self.part}: {where}{self.problem}"
+        line = " ".join(f"{words} -> {self.remedy}".split())
+        # Names of files may hold what a terminal would obey.
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+@dataclass
+class Diagnosis:
+    """All findings about a data root, and what is there."""
+
+    root: str
+    is_deep: bool = False
+    """Contents were read, not only headers."""
+    counts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What is there, by part."""
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def n_faults(self) -> int:
+        """Findings that are faults."""
+        return sum(finding.severity == "fault" for finding in self.findings)
+
+    def fault(
+        self,
+        part: str,
+        file: Path | str,
+        problem: str,
+        remedy: str,
+        records: Iterable[str] = (),
+    ) -> None:
+        """Add a fault; the arguments are the fields of :class:`Finding`."""
+        self.findings.append(
+            Finding("fault", part, str(file), problem, remedy, tuple(records))
+        )
+
+    def note(
+        self,
+        part: str,
+        file: Path | str,
+        problem: str,
+        remedy: str,
+        records: Iterable[str] = (),
+    ) -> None:
+        """Add a note; the arguments are the fields of :class:`Finding`."""
+        self.findings.append(
+            Finding("note", part, str(file), problem, remedy, tuple(records))
+        )
+
+    def add_error(self, part: str, error: DataError, remedy: str) -> None:
+        """Add a fault that a reader reported."""
+        name = f"field {error.field}: " if error.field else ""
+        records = () if error.record is None else (error.record,)
+        remedy = error.hint or remedy
+        self.fault(part, error.file, name + error.problem, remedy, records)
+
+    @contextmanager
+    def guard(self, part: str, file: Path | str) -> Iterator[None]:
+        """Whatever a damaged file does to a reader becomes a fault of its part."""
+        try:
+            yield
+        except DataError as error:
+            self.add_error(part, error, COPY_AGAIN)
+        except Exception as error:
+            problem = f"cannot be examined: {type(error).__name__}: {error}"
+            self.fault(part, file, problem, "is it readable and the right file?")
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {
+            "report_version": REPORT_VERSION,
+            "ok": not self.n_faults,
+            "faults": self.n_faults,
+            "notes": len(self.findings) - self.n_faults,
+            **asdict(self),
+        }
+
+    def __str__(self) -> str:
+        lines = [self.root]
+        for part, counts in self.counts.items():
+            figures = ", ".join(f"{name} {value}" for name, value in counts.items())
+            lines.append(f"  {part}: {figures}")
+        lines += [finding.line() for finding in self.findings]
+        notes = len(self.findings) - self.n_faults
+        depth = "contents read" if self.is_deep else "headers only, --deep reads all"
+        lines.append(f"{self.n_faults} faults, {notes} notes ({depth})")
+        return "\n".join(lines)

@@ -1,0 +1,98 @@
+"""Open files that never travel between processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from avalanche_vilco.core.errors import DataError
+
+T = TypeVar("T")
+
+
+class PerProcess(Generic[T]):
+    """Opens on first use, once in each process; a pickle holds how, not what.
+
+    A handle that a forked worker inherits shares its file position with the parent,
+    so a child opens its own.
+
+    :param open_it: opens; must pickle (a function or a ``functools.partial``).
+    """
+
+    def __init__(self, open_it: Callable[[], T]) -> None:
+        self._open = open_it
+        self._opened: tuple[int, T] | None = None
+
+    def get(self) -> T:
+        """What was opened in this process."""
+        if self._opened is None or self._opened[0] != os.getpid():
+            self._opened = (os.getpid(), self._open())
+        return self._opened[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_open": self._open, "_opened": None}
+
+
+def import_lmdb() -> ModuleType:
+    """The package ``lmdb``, an optional extra.
+
+    :raises ImportError: not installed; says how.
+    """
+    try:
+        import lmdb
+    except ImportError:
+        raise ImportError(
+            "LMDB files need the package lmdb, an optional extra: "
+            "pip install 'avalanche-vilco[lmdb]'"
+        ) from None
+    return lmdb
+
+
+_LMDB_OPENED: dict[tuple[int, int], tuple[int, Any]] = {}
+
+
+def open_lmdb(path: Path | str) -> Any:
+    """An LMDB for reading, one handle a process however often it is asked for.
+
+    A truncated file would kill the process with SIGBUS at the first read of a page
+    that is not there, so its size is held against its page count. Further damage
+    inside an LMDB cannot be seen: read only files from a source you trust.
+
+    :param path: the LMDB's folder, or its file.
+    :return: ``lmdb.Environment``, read-only, without a lock file.
+    :raises ImportError: the extra ``lmdb`` is not installed.
+    :raises FileNotFoundError: nothing there.
+    :raises DataError: it is no LMDB, or it is truncated.
+    """
+    path = Path(path)
+    lmdb = import_lmdb()
+    file = path / "data.mdb" if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(f"no LMDB at {path}: expected {file}")
+    status = file.stat()
+    key = (status.st_dev, status.st_ino)
+    pid, environment = _LMDB_OPENED.get(key, (0, None))
+    if environment is not None and pid == os.getpid():
+        return environment
+    if environment is not None:
+        # Inherited through fork: LMDB forbids to use it, and to open a second one.
+        environment.close()
+    try:
+        opened = lmdb.open(str(file), subdir=False, readonly=True, lock=False)
+        _check_pages(path, status.st_size, opened)
+    except lmdb.Error as error:
+        hint = "write or copy it again"
+        raise DataError(path, f"not an LMDB: {error}", hint=hint) from None
+    _LMDB_OPENED[key] = (os.getpid(), opened)
+    return opened
+
+
+def _check_pages(path: Path, size: int, environment: Any) -> None:
+    expected = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    if size < expected:
+        environment.close()
+        problem = f"truncated: expected {expected} bytes but got {size}"
+        raise DataError(path, problem, hint="copy it again")

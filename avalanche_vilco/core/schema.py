@@ -1,0 +1,118 @@
+"""JSON files against typed schemas, with errors that name the field."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from avalanche_vilco.core.errors import DataError
+
+T = TypeVar("T")
+
+
+def decode_json_object(path: Path, content: bytes, *, hint: str) -> dict[str, Any]:
+    """Decode a JSON object and refuse keys that occur twice.
+
+    :param path: file, for messages.
+    :param content: its bytes.
+    :param hint: what the file should be.
+    :raises DataError: not JSON, truncated, not an object, or a key occurs twice.
+    """
+
+    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        unique = dict(pairs)
+        if len(unique) != len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            problem = f"the key {twice!r} occurs twice in one object"
+            advice = "only the last would count: leave one"
+            raise DataError(path, problem, record=unique.get("clip_id"), hint=advice)
+        return unique
+
+    try:
+        decoded = json.loads(content, object_pairs_hook=no_duplicates)
+    except DataError:
+        raise
+    except (ValueError, RecursionError) as error:
+        advice = "the file may be truncated: compare its size and fetch it again"
+        raise DataError(path, f"not valid JSON: {error}", hint=advice) from None
+    if not isinstance(decoded, dict):
+        kind = type(decoded).__name__
+        problem = f"expected a JSON object of clips but got a {kind}"
+        raise DataError(path, problem, hint=hint)
+    return decoded
+
+
+def convert(
+    raw: Any,
+    kind: type[T],
+    path: Path | str,
+    *,
+    hint: str,
+    record: str | None = None,
+    lists: Sequence[type] = (),
+) -> T:
+    """An object of a type from decoded JSON.
+
+    :param raw: decoded JSON.
+    :param kind: a type that msgspec knows.
+    :param path: file, for messages.
+    :param hint: what the file should be.
+    :param record: the record, for messages.
+    :param lists: see :func:`number_lists`.
+    :raises DataError: a field is missing or of another type; names the first.
+    """
+    try:
+        return msgspec.convert(raw, type=kind)
+    except msgspec.ValidationError as error:
+        problem, _, where = str(error).partition(" - at `$")
+        field = number_lists(where.strip("`").lstrip("."), raw, lists) or None
+        raise DataError(path, problem, record=record, field=field, hint=hint) from None
+
+
+def number_lists(where: str, raw: Any, kinds: Sequence[type]) -> str:
+    """Put numbers in for the ``[...]`` of a path that msgspec names.
+
+    :param where: path of the first fault, ``annotations[...].label``.
+    :param raw: the object that was refused.
+    :param kinds: type of the elements of each list on the way.
+    :return: ``annotations[3].label``; deeper lists keep no number.
+    """
+    parts = where.split("[...]")
+    named = ""
+    for part, kind in zip(parts[:-1], kinds, strict=False):
+        for name in part.strip(".").split("."):
+            raw = raw[name]
+        number = next(i for i, one in enumerate(raw) if not _fits(one, kind))
+        named += f"{part}[{number}]"
+        raw = raw[number]
+    return named + "".join(parts[min(len(parts) - 1, len(kinds)) :])
+
+
+def _fits(raw: Any, kind: type) -> bool:
+    try:
+        msgspec.convert(raw, type=kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+PLAIN_ID_HINT = "letters, digits, '-', '_', '.' only, no '.' or '-' in front"
+
+
+PLAIN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
+
+
+def check_plain_id(path: Path, clip_id: str) -> None:
+    """Refuse ids that could name a file outside a feature folder.
+
+    :raises DataError: the id holds a path separator or starts with a dot.
+    """
+    if not PLAIN_ID.match(clip_id):
+        problem = "the id has characters that an Ego4D uid does not have"
+        raise DataError(path, problem, record=clip_id, hint=PLAIN_ID_HINT)

@@ -1,0 +1,1 @@
+"""Videos, and embeddings of their frames."""

@@ -1,0 +1,1 @@
+"""Text: tokens, CLIP features, narrations."""

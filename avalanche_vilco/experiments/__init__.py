@@ -1,0 +1,1 @@
+"""Runs, predictions, scores and grids: a library without a parser."""

@@ -1,0 +1,379 @@
+"""Parts of the public recipe: reference protocol only, named, told with results."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from avalanche_vilco.benchmarks.vilco_mq.deviations import (
+    ALL,
+    DEVIATIONS,
+    SELECTIONS,
+    ReferenceDeviations,
+)
+from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
+from avalanche_vilco.benchmarks.vilco_mq.generator import vilco_mq
+from avalanche_vilco.core.batch import collate_moments
+from avalanche_vilco.evaluation.matrix import TaskMatrix
+from avalanche_vilco.experiments.run import run
+from avalanche_vilco.models.losses import MomentLoss
+from avalanche_vilco.reports.methods import gather
+from avalanche_vilco.reports.results import summary
+from avalanche_vilco.reports.runs import run_of
+from avalanche_vilco.reports.tables import note_lines
+from avalanche_vilco.training.supervised import LocalizationNaive
+
+Parts = Callable[..., dict[str, Any]]
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference_deviations.md"
+MAIN = "Recall@1x_tIoU0.5"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generate_mini_mq(
+        tmp_path_factory.mktemp("data") / "mq",
+        n_train=30,
+        n_val=12,
+        n_test=2,
+        group_size=2,
+        min_train_clips=2,
+        min_val_clips=1,
+        clip_sec=(40.0, 60.0),
+        median_window_sec=4.0,
+    )
+
+
+def table_notes(results: dict[str, Any]) -> list[str]:
+    settings, _ = gather([run_of(json.loads(json.dumps(results)), "run")])
+    return note_lines(settings[0])
+
+
+def reference_run(root: Path, folder: Path, **options: Any) -> dict[str, Any]:
+    settings = {"epochs": 2, "echo": lambda line: None, **options}
+    data = {"dataset_root": root, "protocol": "reference"}
+    return run(output=folder, **{"benchmark_options": data, **settings})
+
+
+@pytest.fixture(scope="module")
+def everything(root: Path, tmp_path_factory: pytest.TempPathFactory):
+    """All deviations at once, with what the run printed."""
+    lines: list[str] = []
+    results = reference_run(
+        root,
+        tmp_path_factory.mktemp("all"),
+        strategy="replay",
+        strategy_options={"mem_size": 20},
+        deviations=[ALL],
+        echo=lines.append,
+    )
+    return results, "\n".join(lines)
+
+
+@pytest.fixture(scope="module")
+def nothing(root: Path, tmp_path_factory: pytest.TempPathFactory):
+    lines: list[str] = []
+    folder = tmp_path_factory.mktemp("none")
+    results = reference_run(root, folder, epochs=4, echo=lines.append)
+    return results, "\n".join(lines)
+
+
+# Names
+
+
+def test_every_deviation_sets_one_choice_and_all_sets_every() -> None:
+    assert not ReferenceDeviations().names
+    for name, deviation in DEVIATIONS.items():
+        chosen = ReferenceDeviations.from_names([name])
+        assert chosen.names == (name,)
+        assert getattr(chosen, deviation.option) == deviation.value
+    assert ReferenceDeviations.from_names([ALL]).names == tuple(DEVIATIONS)
+
+
+@pytest.mark.parametrize("name", DEVIATIONS)
+@pytest.mark.parametrize("protocol", ["exclusive", "shared_clips"])
+def test_deviations_need_the_reference_protocol(name: str, protocol: str) -> None:
+    deviations = ReferenceDeviations.from_names([name])
+    deviations.validate("reference")
+    with pytest.raises(
+        ValueError, match=f"deviations \\['{name}'\\] but got '{protocol}'"
+    ):
+        deviations.validate(protocol)
+
+
+def test_selection_by_the_valid_stream_is_no_deviation() -> None:
+    deviations = ReferenceDeviations.from_names([], selection="best_on_valid")
+    assert deviations.selection == "best_on_valid"
+    assert not deviations.names
+    deviations.validate("exclusive")
+
+
+def test_selection_by_the_test_stream_is_one_however_asked_for() -> None:
+    by_name = ReferenceDeviations.from_names(["best_on_test"])
+    assert by_name == ReferenceDeviations.from_names([], selection="best_on_test")
+    assert by_name == ReferenceDeviations.from_names(
+        ["best_on_test"], selection="best_on_test"
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "message"),
+    [
+        (["clip_label"], {}, "Did you mean clip_label_text"),
+        (["unknown"], {}, "Available: clip_label_text, .*, all"),
+        ("all", {}, "expected a list of deviations but got the text 'all'"),
+        (["best_on_test"], {"selection": "best_on_valid"}, "exclude each other"),
+        ([], {"selection": "best"}, "expected selection in .* but got 'best'"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(names, options, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ReferenceDeviations.from_names(names, **options)
+
+
+@pytest.mark.parametrize("option", ["text", "averages", "memory_unit", "negatives"])
+def test_a_choice_is_one_of_its_options(option: str) -> None:
+    with pytest.raises(ValueError, match=f"expected {option} in .* but got 'else'"):
+        ReferenceDeviations(**{option: "else"})
+
+
+def test_page_of_deviations_names_each_with_its_effect() -> None:
+    page = DOCS.read_text(encoding="utf-8")
+    for name, deviation in DEVIATIONS.items():
+        assert f"`{name}`" in page
+        assert f'`{deviation.option}="{deviation.value}"`' in page
+    assert all(f"`{selection}`" in page for selection in SELECTIONS)
+
+
+def test_averages_weigh_experiences_by_the_queries_seen() -> None:
+    cumulative = ReferenceDeviations(averages="cumulative")
+    assert cumulative.weights([3, 1, 2]) == [3, 4, 6]
+    assert ReferenceDeviations().weights([3, 1, 2]) == [1, 1, 1]
+    matrix = TaskMatrix(3)
+    for i, j, value in [(0, 0, 0.9), (1, 0, 0.6), (1, 1, 0.5), (2, 0, 0.3)]:
+        matrix.record(i, j, value)
+    matrix.record(2, 1, 0.1)
+    matrix.record(2, 2, 0.8)
+    equal = cumulative.weights([22, 22, 22])
+    assert matrix.average(weights=equal) == pytest.approx(
+        matrix.average(weights="cumulative")
+    )
+    assert matrix.backward_forgetting(weights=equal) == pytest.approx(
+        (1 * 0.6 + 2 * 0.4) / 3
+    )
+
+
+# Data
+
+
+def test_clips_show_their_own_labels_and_nothing_else(root: Path) -> None:
+    benchmark = vilco_mq(root, protocol="reference", deviations=["clip_label_text"])
+    channel = {query.label_id: query.channel for query in benchmark.queries}
+    seen_future = False
+    for name in ("train", "test"):
+        for experience in benchmark.streams[name]:
+            learnt = max(experience.classes_seen_so_far)
+            for inputs, targets, _ in experience.dataset:
+                sample = benchmark.datasets[name].samples[int(targets["sample"])]
+                labels = {channel[label] for label in sample.clip.label_ids.tolist()}
+                shown = inputs["shown"].nonzero().flatten().tolist()
+                assert shown == sorted(labels)
+                assert set(targets["labels"].tolist()) <= labels
+                seen_future |= max(labels) > learnt
+    assert seen_future
+    assert benchmark.info["uses_ground_truth_at_test"] is True
+    assert benchmark.info["deviations"] == ["clip_label_text"]
+
+
+def test_without_deviations_clips_show_nothing_of_their_own(root: Path) -> None:
+    benchmark = vilco_mq(root, protocol="reference")
+    inputs, _, _ = benchmark.test_stream[0].dataset[0]
+    assert inputs.keys() == {"features", "valid"}
+    assert not any(e.shown_queries for e in benchmark.train_stream)
+    assert benchmark.info["uses_ground_truth_at_test"] is False
+    assert benchmark.info["deviations"] == []
+
+
+def test_benchmark_refuses_deviations_of_the_run_and_other_protocols(
+    root: Path,
+) -> None:
+    with pytest.raises(ValueError, match=r"\['seen_negatives'\]: pass these to run"):
+        vilco_mq(root, protocol="reference", deviations=["seen_negatives"])
+    with pytest.raises(ValueError, match="expected protocol 'reference'"):
+        vilco_mq(root, deviations=["clip_label_text"])
+
+
+def test_only_with_clip_labels_do_predictions_follow_test_annotations(
+    root: Path, parts: Parts
+) -> None:
+    for deviations in ([], ["clip_label_text"]):
+        benchmark = vilco_mq(root, protocol="reference", deviations=deviations)
+        torch.manual_seed(0)
+        strategy = LocalizationNaive(**parts(train_mb_size=4))
+        for experience in benchmark.train_stream[:2]:
+            strategy.train(experience)
+        moments = benchmark.datasets["test"]
+        inputs, _ = collate_moments([moments[i] for i in range(len(moments))])
+        model = strategy.model.eval()
+        with torch.no_grad():
+            before = model(inputs)
+            if deviations:
+                inputs.shown = ~inputs.shown
+            after = model(inputs)
+        assert torch.equal(before, after) == (not deviations)
+        assert len(model.query_tokens) == (10 if deviations else 4)
+        assert model.n_queries == 4
+
+
+# Runs
+
+
+def test_results_tell_every_departure_and_its_effect(everything) -> None:
+    results, printed = everything
+    assert (
+        list(results["deviations"])
+        == results["config"]["deviations"]
+        == list(DEVIATIONS)
+    )
+    assert results["averages"] == "cumulative"
+    assert results["selection"]["by"] == "best_on_test"
+    assert len(results["selection"]["epochs"]) == 5
+    assert results["config"]["strategy_options"]["unit"] == "class_slots"
+    assert results["benchmark"]["uses_ground_truth_at_test"] is True
+    assert results["memory"]["clips"] <= 20
+    assert printed.count("uses ground truth at test: yes") == 2
+    for name, deviation in DEVIATIONS.items():
+        assert f"{name}: {deviation.effect}" in printed
+    table = "\n".join(table_notes(results))
+    assert "replay: uses ground truth at test: yes" in table
+    assert "replay: reference deviations best_on_test, class_slot_memory" in table
+
+
+def test_without_deviations_results_say_so(nothing) -> None:
+    results, printed = nothing
+    assert results["deviations"] == {}
+    assert results["selection"] == {"by": "last", "epochs": []}
+    assert "uses ground truth at test: no" in printed
+    assert "reference deviations: none" in printed
+    assert "weights kept" not in printed
+    assert not any(line.startswith("naive") for line in table_notes(results))
+
+
+def test_scores_are_weighted_only_if_asked(everything, nothing) -> None:
+    for (results, printed), queries in ((everything, [2, 4, 6, 8, 10]), (nothing, [1])):
+        matrix = TaskMatrix.from_dict(results["matrices"][MAIN])
+        weights = queries * (5 // len(queries))
+        score = results["scores"][MAIN]
+        assert score["average"] == pytest.approx(matrix.average(weights=weights))
+        assert score["bwf"] == pytest.approx(
+            matrix.backward_forgetting(weights=weights)
+        )
+        assert ("weighted by the queries seen" in printed) == (len(queries) > 1)
+
+
+def test_results_of_earlier_versions_can_still_be_summed_up(nothing) -> None:
+    results, _ = nothing
+    old = {
+        k: v
+        for k, v in results.items()
+        if k not in ("deviations", "averages", "selection")
+    }
+    matrices = {n: TaskMatrix.from_dict(m) for n, m in results["matrices"].items()}
+    assert "reference deviations: none" in summary(old, matrices)
+
+
+@pytest.mark.parametrize("name", ["seen_negatives", "best_on_test", "clip_label_text"])
+def test_each_deviation_alone_changes_the_weights(
+    root: Path, tmp_path: Path, nothing, name: str
+) -> None:
+    plain, _ = nothing
+    results = reference_run(root, tmp_path, deviations=[name], epochs=4)
+    assert results["initial_weights_sha256"] == plain["initial_weights_sha256"]
+    assert results["final_weights_sha256"] != plain["final_weights_sha256"]
+    assert list(results["deviations"]) == [name]
+
+
+def test_seen_negatives_reach_the_criterion(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[str] = []
+
+    class Noted(MomentLoss):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            used.append(self.negatives)
+
+    monkeypatch.setattr("avalanche_vilco.experiments.settings.MomentLoss", Noted)
+    for deviations in ("seen_negatives", None):
+        reference_run(root, tmp_path / str(deviations), deviations=deviations, epochs=1)
+    assert used == ["seen", "asked"]
+
+
+def test_all_leaves_out_what_a_strategy_has_no_part_for(
+    root: Path, tmp_path: Path
+) -> None:
+    results = reference_run(root, tmp_path, deviations=ALL, epochs=1)
+    assert list(results["deviations"]) == [
+        n for n in DEVIATIONS if n != "class_slot_memory"
+    ]
+
+
+def test_selection_by_the_valid_stream_runs_with_any_protocol(
+    root: Path, tmp_path: Path
+) -> None:
+    data = {"dataset_root": root}
+    settings = {"selection": "best_on_valid", "epochs": 3}
+    results = reference_run(root, tmp_path, benchmark_options=data, **settings)
+    assert results["deviations"] == {}
+    assert results["selection"]["by"] == "best_on_valid"
+    kept = [epoch for epoch in results["selection"]["epochs"] if epoch is not None]
+    assert kept and set(kept) <= {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"deviations": ["seen_negatives"]}, "expected protocol 'reference'"),
+        ({"deviations": ["clip_label_text"]}, "expected protocol 'reference'"),
+        ({"selection": "best_on_test"}, r"\['best_on_test'\] but got 'exclusive'"),
+        (
+            {"strategy": "replay", "strategy_options": {"unit": "class_slots"}},
+            r"\['class_slot_memory'\] but got 'exclusive'",
+        ),
+        ({"deviations": ["class_slot_memory"]}, "does not go with strategy 'naive'"),
+        (
+            {"deviations": ["seen"]},
+            "unknown deviation 'seen'. Available: clip_label_text",
+        ),
+    ],
+)
+def test_runs_outside_the_reference_protocol_refuse_deviations(
+    root: Path, tmp_path: Path, options, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        reference_run(
+            root, tmp_path, benchmark_options={"dataset_root": root}, **options
+        )
+    assert not (tmp_path / "results.json").exists()
+
+
+def test_fewer_slots_than_queries_are_refused_before_training(
+    root: Path, tmp_path: Path
+) -> None:
+    options = {"strategy": "replay", "strategy_options": {"mem_size": 9}}
+    with pytest.raises(ValueError, match="each of 10 queries but got 9"):
+        reference_run(root, tmp_path, deviations=["class_slot_memory"], **options)
+
+
+def test_a_run_with_other_deviations_is_another_configuration(
+    root: Path, tmp_path: Path
+) -> None:
+    reference_run(root, tmp_path, epochs=1)
+    state = json.loads((tmp_path / "progress.json").read_text())
+    assert state["config"]["deviations"] == []
+    with pytest.raises(ValueError, match="another configuration"):
+        reference_run(
+            root, tmp_path, epochs=1, deviations=["seen_negatives"], resume=True
+        )

@@ -1,0 +1,547 @@
+"""The embedded Moment-Queries data: frozen, like the real file, safe to cache."""
+
+import hashlib
+import json
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from avalanche_vilco.benchmarks.vilco_mq import embedded as mini
+from avalanche_vilco.benchmarks.vilco_mq.embedded import (
+    MANIFEST_FILE,
+    MiniMQConfig,
+    dataset_statistics,
+    generate_mini_mq,
+    mini_mq_root,
+)
+from avalanche_vilco.benchmarks.vilco_mq.layout import (
+    ANNOTATION_FILE,
+    FEATURE_FOLDER,
+    QUERY_TEXT_FILE,
+)
+from avalanche_vilco.data.text.narrations import NARRATION_FEATURE_FILE, NARRATION_FILE
+
+SMALL = MiniMQConfig(
+    n_train=12,
+    n_val=6,
+    n_test=2,
+    group_size=2,
+    min_train_clips=2,
+    min_val_clips=1,
+    clip_sec=(40.0, 60.0),
+    median_window_sec=4.0,
+)
+
+# The frozen default of version 1. A change here is a change of the data: it needs a
+# new MINI_MQ_VERSION, because results on the two cannot be compared.
+ANNOTATION_SHA256 = "e6cbf431651ecab75eacc076005d5e1177875b201df1b6c83aa9b34e4a5d4a5d"
+FEATURE_SUMS = {
+    "001507a1-2f9a-46c9-80b5-2f7204095446": 1819.2,
+    "3d6db879-e1be-4877-b6d9-12c00cc6f73c": 2564.4,
+    "7d9d8738-0c7e-4157-b307-e2e8a5bdda21": 1771.3,
+    "bdb39c50-ec73-4724-8a33-4175a15231fc": 1799.0,
+}
+
+
+def read_annotations(root: Path) -> dict:
+    return json.loads((root / ANNOTATION_FILE).read_text(encoding="utf-8"))
+
+
+def read_narrations(root: Path) -> list[dict]:
+    lines = (root / NARRATION_FILE).read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def read_features(root: Path, clip_uid: str) -> torch.Tensor:
+    return torch.load(root / FEATURE_FOLDER / f"{clip_uid}.pt", weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def default_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mini_mq_root(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def annotations(default_root: Path) -> dict:
+    return read_annotations(default_root)
+
+
+@pytest.fixture(scope="module")
+def small_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generate_mini_mq(tmp_path_factory.mktemp("small"), SMALL)
+
+
+def test_frozen_default_has_the_recorded_fingerprint(default_root):
+    content = (default_root / ANNOTATION_FILE).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == ANNOTATION_SHA256
+    for clip_uid, expected in FEATURE_SUMS.items():
+        total = read_features(default_root, clip_uid).double().abs().sum()
+        assert float(total) == pytest.approx(expected, abs=0.5)
+
+
+def test_default_is_a_small_download_free_folder(default_root):
+    size = sum(p.stat().st_size for p in default_root.rglob("*") if p.is_file())
+    assert size < 25e6
+
+
+def test_generating_twice_gives_the_same_data(small_root, tmp_path):
+    again = generate_mini_mq(tmp_path, SMALL)
+    for name in (ANNOTATION_FILE, NARRATION_FILE, MANIFEST_FILE, QUERY_TEXT_FILE):
+        assert (again / name).read_bytes() == (small_root / name).read_bytes()
+    for clip_uid in read_annotations(small_root):
+        expected = read_features(small_root, clip_uid)
+        assert torch.equal(read_features(again, clip_uid), expected)
+    with (
+        np.load(again / NARRATION_FEATURE_FILE, allow_pickle=False) as ours,
+        np.load(small_root / NARRATION_FEATURE_FILE, allow_pickle=False) as theirs,
+    ):
+        assert ours.files == theirs.files
+        assert all(np.array_equal(ours[key], theirs[key]) for key in ours.files)
+
+
+def test_another_seed_gives_other_data(small_root, tmp_path):
+    other = generate_mini_mq(tmp_path, SMALL, seed=1)
+    assert read_annotations(other).keys().isdisjoint(read_annotations(small_root))
+
+
+def test_more_train_clips_leave_the_others_untouched(small_root, tmp_path):
+    more = generate_mini_mq(tmp_path, SMALL, n_train=20)
+    before, after = read_annotations(small_root), read_annotations(more)
+    others = [uid for uid, record in before.items() if record["subset"] != "train"]
+    assert len(others) == 8
+    for clip_uid in others:
+        assert after[clip_uid] == before[clip_uid]
+        expected = read_features(small_root, clip_uid)
+        assert torch.equal(read_features(more, clip_uid), expected)
+
+
+@pytest.mark.parametrize(
+    ("statistic", "low", "high"),
+    [
+        ("labels", 50, 50),
+        ("labels_per_clip_mean", 4.0, 4.8),
+        ("labels_per_clip_max", 10, 15),
+        ("windows_per_clip_mean", 8.0, 10.5),
+        ("windows_per_pair_mean", 1.9, 2.3),
+        ("window_sec_min", 0.6, 0.7),
+        ("window_sec_median", 7.5, 10.0),
+        ("window_sec_mean", 35.0, 52.0),
+        ("window_sec_p90", 85.0, 130.0),
+        ("window_sec_max", 480.0, 480.0),
+        ("clip_sec_median", 480.0, 480.0),
+        ("share_clips_spanning_groups", 0.82, 0.92),
+        ("share_windows_overhanging", 0.03, 0.10),
+        ("share_windows_ending_at_clip_end", 0.03, 0.10),
+        ("duplicate_windows", 3, 20),
+    ],
+)
+def test_train_statistics_stay_near_the_real_file(annotations, statistic, low, high):
+    assert low <= dataset_statistics(annotations, group_size=10)[statistic] <= high
+
+
+def test_earlier_groups_are_more_frequent_and_labels_long_tailed(annotations):
+    found = dataset_statistics(annotations, group_size=10)
+    pairs = found["pairs_per_group"]
+    assert pairs == sorted(pairs, reverse=True)
+    assert found["clips_per_label_max"] > 4 * found["clips_per_label_median"]
+
+
+@pytest.mark.parametrize(("subset", "minimum"), [("train", 4), ("val", 2)])
+def test_every_category_has_enough_clips(annotations, subset, minimum):
+    clips_of = defaultdict(set)
+    for clip_uid, record in annotations.items():
+        for item in record["annotations"]:
+            if record["subset"] == subset:
+                clips_of[item["label_id"]].add(clip_uid)
+    assert sorted(clips_of) == list(range(50))
+    assert min(map(len, clips_of.values())) >= minimum
+
+
+def test_subsets_share_no_parent_video(annotations):
+    parents = defaultdict(set)
+    for record in annotations.values():
+        parents[record["subset"]].add(record["video_id"])
+    assert parents["train"].isdisjoint(parents["val"] | parents["test"])
+    assert parents["val"].isdisjoint(parents["test"])
+
+
+def test_clips_lie_in_their_parent_without_overlap(annotations):
+    by_parent = defaultdict(list)
+    for record in annotations.values():
+        start, end = record["parent_start_sec"], record["parent_end_sec"]
+        assert record["duration"] == end - start
+        assert 0 <= start < end <= record["v_duration"]
+        by_parent[record["video_id"]].append((start, end))
+    assert {len(clips) for clips in by_parent.values()} == {1, 2, 3}
+    for clips in by_parent.values():
+        clips.sort()
+        ends, next_starts = [c[1] for c in clips[:-1]], [c[0] for c in clips[1:]]
+        assert all(end <= start for end, start in zip(ends, next_starts, strict=True))
+
+
+def test_windows_start_inside_the_clip(annotations):
+    for record in annotations.values():
+        for item in record["annotations"]:
+            start, end = item["segment"]
+            assert 0 <= start < record["duration"]
+            assert end - start >= 0.6
+
+
+def test_test_clips_have_features_but_no_annotation(annotations, default_root):
+    clips = [uid for uid, r in annotations.items() if r["subset"] == "test"]
+    assert len(clips) == 8
+    for clip_uid in clips:
+        assert annotations[clip_uid]["annotations"] == []
+        assert read_features(default_root, clip_uid).ndim == 2
+
+
+def test_labels_have_the_raw_form_of_the_real_names():
+    names = [name for group in mini.MINI_MQ_CATEGORIES for name in group]
+    assert len(set(names)) == 50
+    assert all(name == name.lower() and " " not in name for name in names)
+    assert any("_/_" in name for name in names)
+    assert any(name[0] == name[-1] == '"' and "," in name for name in names)
+
+
+def test_names_and_records_are_like_the_real_files(annotations, shared_dir):
+    path = shared_dir / "data" / "ego4d_mq" / ANNOTATION_FILE
+    real = json.loads(path.read_text(encoding="utf-8"))
+    ours, theirs = next(iter(annotations.values())), next(iter(real.values()))
+    assert list(ours) == list(theirs)
+    assert list(ours["annotations"][0]) == list(theirs["annotations"][0])
+    real_names = {a["label"] for r in real.values() for a in r["annotations"]}
+    assert real_names.isdisjoint(MiniMQConfig().labels)
+
+
+def test_features_are_half_floats_at_the_stated_rate(annotations, default_root):
+    for clip_uid in list(annotations)[::40]:
+        record, features = annotations[clip_uid], read_features(default_root, clip_uid)
+        assert features.dtype == torch.float16
+        steps = round(record["duration"] * record["fps"])
+        assert features.shape == (steps, 32)
+        assert torch.isfinite(features).all()
+
+
+def test_features_are_brighter_along_a_label_where_its_window_is(small_root):
+    """A category's mean feature, learned from train, points at its val windows."""
+    inside, outside = defaultdict(list), []
+    for clip_uid, record in read_annotations(small_root).items():
+        features = read_features(small_root, clip_uid).float()
+        seconds = (torch.arange(len(features)) + 0.5) / record["fps"]
+        covered = torch.zeros(len(features), dtype=torch.bool)
+        for item in record["annotations"]:
+            start, end = item["segment"]
+            mask = (seconds >= start) & (seconds < end)
+            inside[record["subset"], item["label_id"]].append(features[mask])
+            covered |= mask
+        outside.append(features[~covered])
+    rest = torch.cat(outside).mean(0)
+    gains = [
+        (torch.cat(steps).mean(0) - rest) @ (torch.cat(train).mean(0) - rest)
+        for label in range(10)
+        if (steps := inside["val", label]) and (train := inside["train", label])
+    ]
+    assert sum(float(gain) > 0 for gain in gains) >= 0.9 * len(gains) > 0
+
+
+def test_every_query_has_one_token_a_word(default_root):
+    text = load_file(default_root / QUERY_TEXT_FILE)
+    assert sorted(text) == sorted(MiniMQConfig().labels)
+    assert text["peel_/_grate_a_carrot"].shape == (5, 48)
+    assert text['"season_a_dish_(with_salt,_pepper,_herbs)"'].shape == (7, 48)
+    assert all(tokens.dtype == torch.float32 for tokens in text.values())
+
+
+def test_narrations_have_features_and_belong_to_train_clips(annotations, default_root):
+    narrations = read_narrations(default_root)
+    path = default_root / NARRATION_FEATURE_FILE
+    with np.load(path, allow_pickle=False) as features:
+        assert set(features.files) == {n["query_id"] for n in narrations}
+        for narration in narrations[::200]:
+            tokens = features[narration["query_id"]]
+            assert tokens.shape == (len(narration["query"].split()), 512)
+            assert tokens.dtype == np.float16
+    for narration in narrations:
+        record = annotations[narration["video_id"]]
+        ((start, end),) = narration["timestamps"]
+        assert record["subset"] == "train"
+        assert 0 <= start < end <= record["duration"] + 1e-4
+
+
+def test_narrations_are_not_sorted_in_time(default_root):
+    starts = defaultdict(list)
+    for narration in read_narrations(default_root):
+        starts[narration["video_id"]].append(narration["timestamps"][0][0])
+    assert any(times != sorted(times) for times in starts.values())
+
+
+def test_narrations_speak_in_the_third_person(default_root):
+    sentences = {narration["query"] for narration in read_narrations(default_root)}
+    assert {"C peels a carrot", "C grates a carrot", "C mixes glue"} <= sentences
+    assert "C seasons a dish" in sentences
+
+
+def test_small_config_keeps_every_category(small_root):
+    annotations = read_annotations(small_root)
+    for subset in ("train", "val"):
+        found = dataset_statistics(annotations, group_size=2, subset=subset)
+        assert found["labels"] == 10
+        assert found["clip_sec_max"] <= 60
+    assert len(annotations) == 20
+
+
+def test_fewer_clips_than_groups_still_hold_every_category(tmp_path):
+    root = generate_mini_mq(tmp_path, SMALL, n_train=2, n_val=1, n_test=0)
+    found = dataset_statistics(read_annotations(root), group_size=2)
+    assert found["labels"] == 10
+    assert found["clips_per_label_min"] == 2
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"n_groups": 6}, r"expected n_groups in \[1, 5\] but got 6"),
+        ({"group_size": 0}, r"expected group_size in \[1, 10\] but got 0"),
+        ({"n_train": 0}, "expected n_train"),
+        ({"clip_sec": (60.0, 40.0)}, "expected clip_sec"),
+    ],
+)
+def test_knobs_out_of_range_are_refused(tmp_path, knobs, message):
+    with pytest.raises(ValueError, match=message):
+        generate_mini_mq(tmp_path, **knobs)
+
+
+def test_unknown_knob_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="n_trian"):
+        generate_mini_mq(tmp_path, n_trian=3)
+
+
+@pytest.fixture
+def generated(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Folders that the generator was asked to write, in order."""
+    folders: list[Path] = []
+
+    def counting(folder, *args, **knobs):
+        folders.append(folder)
+        return generate_mini_mq(folder, *args, **knobs)
+
+    monkeypatch.setattr(mini, "generate_mini_mq", counting)
+    return folders
+
+
+def assert_holds_only(cache: Path, root: Path) -> None:
+    assert list(cache.iterdir()) == [root]
+    assert (root / MANIFEST_FILE).is_file()
+
+
+def test_second_call_reads_the_cache(tmp_path, generated):
+    first = mini_mq_root(tmp_path, config=SMALL)
+    assert mini_mq_root(tmp_path, config=SMALL) == first
+    assert len(generated) == 1
+    assert_holds_only(tmp_path, first)
+
+
+def test_default_and_other_configs_do_not_share_a_folder(tmp_path, default_root):
+    assert default_root.name == f"mini_mq_v{mini.MINI_MQ_VERSION}"
+    assert mini_mq_root(tmp_path, config=SMALL).name != default_root.name
+
+
+def _lose_manifest(root: Path) -> None:
+    (root / MANIFEST_FILE).unlink()
+
+
+def _take_foreign_manifest(root: Path) -> None:
+    manifest = json.loads((root / MANIFEST_FILE).read_text())
+    manifest["fingerprint"] = "0" * 64
+    (root / MANIFEST_FILE).write_text(json.dumps(manifest))
+
+
+def _cut_manifest(root: Path) -> None:
+    (root / MANIFEST_FILE).write_text("{")
+
+
+def _empty_manifest(root: Path) -> None:
+    (root / MANIFEST_FILE).write_text("[]")
+
+
+def _edit_annotations(root: Path) -> None:
+    path = root / ANNOTATION_FILE
+    path.write_text(path.read_text().replace("train", "trail", 1))
+
+
+def _cut_narration_features(root: Path) -> None:
+    path = root / NARRATION_FEATURE_FILE
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def _lose_a_feature_file(root: Path) -> None:
+    next((root / FEATURE_FOLDER).iterdir()).unlink()
+
+
+def _cut_a_feature_file(root: Path) -> None:
+    path = next((root / FEATURE_FOLDER).iterdir())
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _change_a_feature(root: Path) -> None:
+    path = next((root / FEATURE_FOLDER).iterdir())
+    features = torch.load(path)
+    features[0, 0] += 1
+    torch.save(features, path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _lose_manifest,
+        _take_foreign_manifest,
+        _cut_manifest,
+        _empty_manifest,
+        _edit_annotations,
+        _cut_narration_features,
+        _lose_a_feature_file,
+        _cut_a_feature_file,
+        _change_a_feature,
+    ],
+)
+def test_damaged_cache_is_generated_anew(tmp_path, generated, damage):
+    root = mini_mq_root(tmp_path, config=SMALL)
+    intact = (root / ANNOTATION_FILE).read_bytes()
+    damage(root)
+    assert mini_mq_root(tmp_path, config=SMALL) == root
+    assert len(generated) == 2
+    assert (root / ANNOTATION_FILE).read_bytes() == intact
+    assert len(list((root / FEATURE_FOLDER).iterdir())) == 20
+    assert_holds_only(tmp_path, root)
+
+
+def test_loser_of_a_race_uses_the_winners_folder(tmp_path, monkeypatch):
+    winner_marks = []
+
+    def beaten(folder, config):
+        monkeypatch.undo()
+        root = mini_mq_root(tmp_path, config=config)
+        winner_marks.append((root / MANIFEST_FILE).stat().st_ino)
+        return generate_mini_mq(folder, config)
+
+    monkeypatch.setattr(mini, "generate_mini_mq", beaten)
+    root = mini_mq_root(tmp_path, config=SMALL)
+    assert [(root / MANIFEST_FILE).stat().st_ino] == winner_marks
+    assert_holds_only(tmp_path, root)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_racing_callers_all_get_an_intact_folder(tmp_path, monkeypatch, is_damaged):
+    n_callers = 4
+    barrier = Barrier(n_callers, timeout=60)
+
+    def together(folder, config):
+        generate_mini_mq(folder, config)
+        barrier.wait()
+        return folder
+
+    if is_damaged:
+        _lose_manifest(mini_mq_root(tmp_path, config=SMALL))
+    monkeypatch.setattr(mini, "generate_mini_mq", together)
+    with ThreadPoolExecutor(n_callers) as pool:
+        calls = [
+            pool.submit(mini_mq_root, tmp_path, config=SMALL) for _ in range(n_callers)
+        ]
+        roots = {call.result() for call in calls}
+    assert len(roots) == 1
+    assert_holds_only(tmp_path, roots.pop())
+
+
+def test_failed_generation_leaves_nothing_behind(tmp_path, monkeypatch):
+    def broken(folder, config):
+        folder.mkdir()
+        raise OSError("disk full")
+
+    monkeypatch.setattr(mini, "generate_mini_mq", broken)
+    with pytest.raises(OSError, match="disk full"):
+        mini_mq_root(tmp_path, config=SMALL)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cache_folder_follows_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("AVALANCHE_VILCO_CACHE", str(tmp_path / "chosen"))
+    assert mini_mq_root(config=SMALL).parent == tmp_path / "chosen"
+    monkeypatch.delenv("AVALANCHE_VILCO_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    expected = tmp_path / "xdg" / "avalanche_vilco"
+    assert mini_mq_root(config=SMALL).parent == expected
+
+
+def make_clip(subset, windows, duration=100.0, video_id="v"):
+    annotations = [
+        {"segment": [start, end], "label": f"l{label}", "label_id": label}
+        for start, end, label in windows
+    ]
+    return {
+        "video_id": video_id,
+        "clip_id": f"{subset}-{len(windows)}",
+        "duration": duration,
+        "subset": subset,
+        "annotations": annotations,
+    }
+
+
+def test_statistics_of_a_hand_made_file():
+    windows = [(0.0, 10.0, 0), (0.0005, 10.0, 0), (90.0, 100.0, 3), (95.0, 101.0, 3)]
+    clips = [
+        make_clip("train", windows),
+        make_clip("train", [(0.0, 2.0, 1)], duration=80.0),
+        make_clip("val", [(5.0, 6.0, 2), (5.0, 6.0, 2)]),
+    ]
+    found = dataset_statistics(dict(enumerate(clips)), group_size=2)
+    assert found["clips"] == 2
+    assert found["parent_videos"] == 1
+    assert found["hours"] == pytest.approx(180 / 3600)
+    assert found["labels_per_clip_mean"] == 1.5
+    assert found["pairs_per_group"] == [2, 1]
+    assert found["share_clips_spanning_groups"] == 0.5
+    assert found["windows_per_pair_mean"] == pytest.approx(5 / 3)
+    assert found["window_sec_median"] == pytest.approx(9.9995)
+    assert found["share_windows_overhanging"] == pytest.approx(0.2)
+    assert found["share_windows_ending_at_clip_end"] == pytest.approx(0.2)
+    assert found["duplicate_windows"] == 1
+
+
+def test_statistics_of_the_real_file(shared_dir):
+    path = shared_dir / "data" / "ego4d_mq" / ANNOTATION_FILE
+    real = json.loads(path.read_text(encoding="utf-8"))
+    found = dataset_statistics(real, group_size=22)
+    assert (found["clips"], found["windows"], found["labels"]) == (1486, 13559, 110)
+    assert found["duplicate_windows"] == 14
+    assert found["pairs_per_group"] == [2533, 1368, 1051, 966, 582]
+    assert found["share_clips_spanning_groups"] == pytest.approx(0.868, abs=5e-4)
+    assert found["share_windows_overhanging"] == 1055 / 13559
+    assert found["share_windows_ending_at_clip_end"] == 882 / 13559
+
+
+def test_statistics_refuse_a_subset_without_annotations(annotations):
+    with pytest.raises(ValueError, match="in subset 'test' but got none"):
+        dataset_statistics(annotations, group_size=10, subset="test")
+    with pytest.raises(ValueError, match="expected group_size >= 1 but got 0"):
+        dataset_statistics(annotations, group_size=0)
+
+
+def test_command_prints_statistics_beside_a_file(
+    default_root, small_root, monkeypatch, capsys
+):
+    monkeypatch.setenv("AVALANCHE_VILCO_CACHE", str(default_root.parent))
+    path = str(small_root / ANNOTATION_FILE)
+    assert mini.main(["--statistics", path]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"| statistic | mini_mq v1 | {ANNOTATION_FILE} |"
+    assert "| clips | 360 | 12 |" in lines
+    assert mini.main(["--statistics", "--subset", "val"]) == 0
+    assert "| clips | 120 |" in capsys.readouterr().out
+    assert mini.main([]) == 0
+    assert capsys.readouterr().out.strip() == str(default_root)

@@ -1,0 +1,458 @@
+"""Protocols: what each keeps, and the public split procedure to the digit."""
+
+import json
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from avalanche_vilco import vilco_mq
+from avalanche_vilco.benchmarks.protocols import (
+    PROTOCOLS,
+    STREAMS,
+    count_split,
+    count_streams,
+    counts_table,
+    file_counts,
+    main,
+    split_clips,
+    stream_counts,
+    stream_samples,
+)
+from avalanche_vilco.benchmarks.vilco_mq import reference_split
+from avalanche_vilco.benchmarks.vilco_mq.annotations import read_moment_annotations
+from avalanche_vilco.benchmarks.vilco_mq.reference_split import (
+    own_window_mask,
+    reference_places,
+)
+from avalanche_vilco.core.report import DataReport
+from avalanche_vilco.data.moments import MomentClip
+
+FILE = "ego4d_clip_annotations_v2.json"
+GROUPS = [[0, 1], [2, 3], [4, 5]]
+
+
+def clip(
+    uid: str,
+    *windows: tuple[float, float, int],
+    subset: str = "train",
+    duration: float = 100.0,
+) -> MomentClip:
+    times = np.array([w[:2] for w in windows], dtype=np.float64).reshape(-1, 2)
+    labels = np.array([w[2] for w in windows], dtype=np.int64)
+    return MomentClip(uid, f"video-{uid}", subset, duration, 1.875, times, labels)
+
+
+class NoFeatures:
+    """A store that has every clip and reads nothing."""
+
+    width = 4
+
+    def missing(self, clip_ids: Iterable[str]) -> list[str]:
+        return []
+
+    def preflight(self, expected_steps: Mapping[str, float], **_: Any) -> None:
+        self.expected = dict(expected_steps)
+
+    def read(self, clip_id: str, start: int = 0, stop: int | None = None) -> Any:
+        return torch.zeros(round(self.expected[clip_id]), self.width)
+
+    def time_scale(self, clip_id: str) -> float:
+        return 1.0
+
+
+@pytest.fixture(scope="module")
+def real_file(shared_dir) -> Path:
+    return shared_dir / "data" / "ego4d_mq" / FILE
+
+
+@pytest.fixture(scope="module")
+def real_reference(real_file):
+    return vilco_mq(annotations=real_file, features=NoFeatures(), protocol="reference")
+
+
+@pytest.fixture(scope="module")
+def real_shared(real_file):
+    return vilco_mq(
+        annotations=real_file, features=NoFeatures(), protocol="shared_clips"
+    )
+
+
+@pytest.fixture(scope="module")
+def oracle(shared_dir) -> dict[str, Any]:
+    path = shared_dir / "oracles" / "mq" / "official_split.json"
+    return json.loads(path.read_text())["splits"]
+
+
+def assert_adds_up(report: DataReport) -> None:
+    for unit in ("windows", "clips"):
+        stages = [tally for tally in report.tallies if tally.unit == unit]
+        for before, after in pairwise(stages):
+            assert after.read == before.passed_on
+        notes = stages[-1].notes
+        kept = sum(notes.get(f"in stream {name}", 0) for name in STREAMS)
+        assert kept == stages[-1].passed_on
+
+
+def samples(benchmark: Any, stream: str) -> list[Any]:
+    return list(benchmark.datasets[stream].samples)
+
+
+# shared_clips
+
+
+def test_shared_clips_return_with_each_experiences_queries_and_lose_nothing(mq_root):
+    benchmark = vilco_mq(mq_root, protocol="shared_clips")
+    read = read_moment_annotations(mq_root / FILE)
+    asked: Counter = Counter()
+    for name in STREAMS:
+        for sample in samples(benchmark, name):
+            order = benchmark.classes_order
+            asked[sample.clip.clip_id] += len(sample.channels)
+            mine = {order[channel] for channel in sample.asked}
+            wanted = [x for x in sample.clip.label_ids.tolist() if x in mine]
+            assert [order[c] for c in sample.channels.tolist()] == wanted
+            assert wanted
+    assert asked == {
+        c.clip_id: len(c.label_ids) for c in read.clips if len(c.label_ids)
+    }
+    assert benchmark.report.stage("protocol shared_clips", "windows").rejected == {}
+    assert_adds_up(benchmark.report)
+
+
+def test_shared_clips_is_in_every_experience_that_has_a_query_in_it(mq_root):
+    benchmark = vilco_mq(mq_root, protocol="shared_clips", valid_share=0.0)
+    homes: dict[str, list[int]] = {}
+    for e, exp in enumerate(benchmark.train_stream):
+        for uid in exp.dataset.clip_ids:
+            homes.setdefault(uid, []).append(e)
+    assert max(map(len, homes.values())) > 1
+    groups = [
+        {q.label_id for q in e.queries_in_this_experience}
+        for e in benchmark.train_stream
+    ]
+    for sample in samples(benchmark, "train"):
+        labels = set(sample.clip.label_ids.tolist())
+        wanted = [e for e, group in enumerate(groups) if group & labels]
+        assert homes[sample.clip.clip_id] == wanted
+
+
+def test_shared_clips_keeps_parents_of_train_and_valid_apart(mq_root):
+    benchmark = vilco_mq(mq_root, protocol="shared_clips", valid_share=0.3)
+    parents = [{s.clip.video_id for s in samples(benchmark, name)} for name in STREAMS]
+    assert parents[1]
+    assert parents[0].isdisjoint(parents[1]) and parents[0].isdisjoint(parents[2])
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_streams_train_and_read_under_every_protocol(mq_root, protocol):
+    benchmark = vilco_mq(mq_root, protocol=protocol)
+    assert benchmark.info["protocol"] == protocol
+    assert benchmark.info["protocol_version"] == PROTOCOLS[protocol].version
+    assert benchmark.n_experiences == 5
+    for stream in (benchmark.train_stream, benchmark.test_stream):
+        for exp in stream:
+            for _, targets, _ in exp.dataset:
+                assert set(targets["labels"].tolist()) <= set(
+                    exp.classes_in_this_experience
+                )
+                start, end = targets["segments_sec"].T
+                assert (start < end).all() and (end <= targets["duration_sec"]).all()
+    assert_adds_up(benchmark.report)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_experiences_are_views_of_one_dataset(mq_root, protocol):
+    benchmark = vilco_mq(mq_root, protocol=protocol)
+    for name, stream in benchmark.streams.items():
+        data = benchmark.datasets[name]
+        clips = {}
+        for sample in data.samples:
+            assert clips.setdefault(sample.clip.clip_id, sample.clip) is sample.clip
+            assert not sample.windows_sec.flags.writeable
+        assert sum(len(exp.dataset) for exp in stream) == len(data)
+
+
+# reference: the procedure
+
+
+def test_reference_gives_a_clip_to_the_group_with_most_windows_first_on_ties():
+    clips = [
+        clip("two", (1, 2, 2), (3, 4, 3), (5, 6, 0)),
+        clip("tie", (1, 2, 4), (3, 4, 0)),
+    ]
+    assert reference_places(clips, GROUPS)[0] == 1
+    assert own_window_mask(clips[1], GROUPS[0]).tolist() == [False, True]
+
+
+def test_reference_sends_clips_of_a_full_group_to_the_second_then_the_third(
+    monkeypatch,
+):
+    monkeypatch.setattr(reference_split, "HOME_LIMIT", {"train": 2, "val": 3})
+    monkeypatch.setattr(reference_split, "SECOND_LIMIT", {"train": 1, "val": 2})
+    monkeypatch.setattr(reference_split, "FEWEST_CLIPS", 0)
+    many = [(1, 2, 0), (3, 4, 1), (5, 6, 0), (7, 8, 2), (9, 10, 2), (11, 12, 4)]
+    clips = [clip(f"t{i}", *many) for i in range(4)]
+    clips += [clip(f"v{i}", *many, subset="val") for i in range(3)]
+    # Limits count both subsets together: two, one and one train clips go before.
+    assert reference_places(clips, GROUPS) == [0, 0, 1, 2, 0, 1, 2]
+
+
+def test_reference_drops_a_clip_sent_to_a_group_that_owns_none_of_its_windows(
+    monkeypatch,
+):
+    monkeypatch.setattr(reference_split, "HOME_LIMIT", {"train": 1, "val": 1})
+    monkeypatch.setattr(reference_split, "FEWEST_CLIPS", 0)
+    clips = [clip("a", (1, 2, 0)), clip("b", (1, 2, 0))]
+    assert reference_places(clips, GROUPS) == [0, -1]
+
+
+@pytest.mark.parametrize(
+    ("end", "duration", "kept"),
+    [
+        (99.0, 100.0, True),
+        (100.0, 100.0, False),
+        (100.5, 100.0, False),
+        # Equal in float32, in which the public code compares.
+        (480.0, 480.0000000000002, False),
+        (479.9999, 480.0, True),
+    ],
+)
+def test_reference_keeps_windows_that_end_before_their_clip(end, duration, kept):
+    one = clip("a", (1, end, 0), duration=duration)
+    assert own_window_mask(one, GROUPS[0]).tolist() == [kept]
+
+
+def test_reference_moves_clips_of_rare_categories_counted_before_any_move():
+    common = [clip(f"c{i}", (1, 2, 0), (3, 4, 0)) for i in range(5)]
+    rare = [clip(f"r{i}", (1, 2, 0), (3, 4, 1), (5, 6, 2)) for i in range(7)]
+    places = reference_places([*common, *rare], GROUPS)
+    # Category 2 is in no group-1 clip: the first five that have it move.
+    assert places == [0] * 5 + [1] * 5 + [0] * 2
+
+
+def test_reference_moves_within_a_subset_only():
+    clips = [clip(f"t{i}", (1, 2, 0), (3, 4, 0), (5, 6, 2)) for i in range(6)]
+    clips += [
+        clip(f"v{i}", (1, 2, 0), (3, 4, 0), (5, 6, 2), subset="val") for i in range(6)
+    ]
+    assert reference_places(clips, GROUPS) == ([1] * 5 + [0]) * 2
+
+
+def test_reference_has_the_same_clips_for_groups_in_another_order(mq_root):
+    fixed = vilco_mq(mq_root, protocol="reference")
+    shuffled = vilco_mq(mq_root, protocol="reference", order="groups", seed=1)
+    assert fixed.classes_order != shuffled.classes_order
+    clips = [
+        {
+            frozenset(q.label_id for q in exp.queries_in_this_experience): list(
+                exp.dataset.clip_ids
+            )
+            for exp in [*benchmark.test_stream, *benchmark.train_stream]
+        }
+        for benchmark in (fixed, shuffled)
+    ]
+    assert clips[0] == clips[1]
+
+
+def test_reference_holds_out_nothing_unless_asked(mq_root):
+    plain = vilco_mq(mq_root, protocol="reference")
+    held = vilco_mq(mq_root, protocol="reference", valid_share=0.2)
+    assert len(plain.datasets["valid"]) == 0 < len(held.datasets["valid"])
+    together = [
+        sorted(s.clip.clip_id for name in ("train", "valid") for s in samples(b, name))
+        for b in (plain, held)
+    ]
+    assert together[0] == together[1]
+    parents = [{s.clip.video_id for s in samples(held, n)} for n in STREAMS]
+    assert parents[0].isdisjoint(parents[1])
+
+
+def test_reference_split_does_not_depend_on_which_features_there_are(mq_root, tmp_path):
+    whole = vilco_mq(mq_root, protocol="reference")
+    victim = samples(whole, "train")[0].clip.clip_id
+    for path in (mq_root / "features").iterdir():
+        if path.stem != victim:
+            (tmp_path / path.name).symlink_to(path)
+    rest = vilco_mq(mq_root, features=tmp_path, missing="drop", protocol="reference")
+    for name in STREAMS:
+        for before, after in zip(whole.streams[name], rest.streams[name], strict=True):
+            left = [uid for uid in before.dataset.clip_ids if uid != victim]
+            assert list(after.dataset.clip_ids) == left
+    assert_adds_up(rest.report)
+
+
+WINDOW = st.tuples(st.integers(0, 90), st.integers(1, 20), st.integers(0, 5))
+CLIP = st.tuples(st.lists(WINDOW, min_size=1, max_size=6), st.booleans())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(CLIP, min_size=1, max_size=12), st.sampled_from(sorted(PROTOCOLS)))
+def test_every_window_is_kept_or_counted_under_any_protocol(drawn, protocol):
+    clips = [
+        clip(
+            str(i),
+            *((s, s + n, label) for s, n, label in windows),
+            subset="val" if is_val else "train",
+        )
+        for i, (windows, is_val) in enumerate(drawn)
+    ]
+    rule, report = PROTOCOLS[protocol], DataReport()
+    split = split_clips(clips, GROUPS, rule, 0.2)
+    streams = stream_samples(split, GROUPS, rule)
+    count_split(clips, split, GROUPS, rule, report)
+    count_streams(streams, rule, report)
+    tally = report.stage(f"protocol {protocol}", "windows")
+    assert tally.read == sum(len(c.label_ids) for c in clips)
+    held = [len(s.channels) for own in streams.values() for e in own for s in e]
+    assert tally.passed_on == sum(held)
+    assert all(held)
+
+
+# reference: the real file
+
+
+def reference_part(benchmark: Any, stream: str) -> list[list[dict[str, Any]]]:
+    order = benchmark.classes_order
+    data = benchmark.datasets[stream].samples
+    parts, start = [], 0
+    for exp in benchmark.streams[stream]:
+        own = data[start : start + len(exp.dataset)]
+        start += len(own)
+        assert [s.clip.clip_id for s in own] == list(exp.dataset.clip_ids)
+        parts.append(
+            [
+                {
+                    "id": s.clip.clip_id,
+                    "duration": s.clip.duration_sec,
+                    "labels": [order[c] for c in s.channels.tolist()],
+                    "segments": s.windows_sec.tolist(),
+                }
+                for s in own
+            ]
+        )
+    return parts
+
+
+@pytest.mark.parametrize(("stream", "subset"), [("train", "train"), ("test", "val")])
+def test_reference_equals_the_oracle_window_by_window(
+    real_reference, oracle, stream, subset
+):
+    parts = reference_part(real_reference, stream)
+    assert len(parts) == 5
+    for task, ours in enumerate(parts):
+        assert ours == oracle[subset][str(task)]
+
+
+def test_reference_targets_are_the_oracles_float32_windows(real_reference, oracle):
+    for task, exp in enumerate(real_reference.test_stream):
+        _, targets, _ = exp.dataset[0]
+        wanted = torch.tensor(oracle["val"][str(task)][0]["segments"])
+        assert torch.equal(targets["segments_sec"].float(), wanted)
+
+
+def test_reference_accounts_for_every_window_of_the_real_file(real_reference):
+    tally = real_reference.report.stage("protocol reference", "windows")
+    assert tally.notes == {"in stream train": 5_808, "in stream test": 1_695}
+    lost = {
+        "train: outside the clip's group": 6_110,
+        "train: starts or ends at or past the clip's end": 799,
+        "train: the clip is dropped": 828,
+        "val: outside the clip's group": 1_974,
+        "val: starts or ends at or past the clip's end": 276,
+        "val: the clip is dropped": 344,
+    }
+    assert tally.rejected == lost
+    assert 13_545 == 5_808 + 6_110 + 799 + 828
+    assert 4_289 == 1_695 + 1_974 + 276 + 344
+    assert tally.read == 13_545 + 4_289
+    read = real_reference.report.stage("annotations", "windows")
+    assert read.rejected == {"exact duplicate": 21}
+    assert_adds_up(real_reference.report)
+
+
+def test_shared_clips_keeps_every_window_of_the_real_file(real_shared):
+    tally = real_shared.report.stage("protocol shared_clips", "windows")
+    assert (tally.read, tally.kept, tally.rejected) == (17_833, 17_833, {})
+    clips = real_shared.report.stage("protocol shared_clips", "clips")
+    assert clips.kept == 2_007
+    assert_adds_up(real_shared.report)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_documented_counts_are_those_of_the_real_file(real_file, protocol):
+    docs = Path(__file__).parents[3] / "docs" / "protocols.md"
+    assert counts_table(file_counts(real_file, protocol)) in docs.read_text()
+
+
+def test_counts_are_those_of_the_streams(real_reference, real_file):
+    counts = file_counts(real_file, "reference")
+    for count in counts:
+        exp = real_reference.streams[count.stream][count.experience]
+        assert count.clips == len(exp.dataset)
+    train = [c for c in counts if c.stream == "train"]
+    assert [c.windows for c in train] == [1939, 1459, 923, 949, 538]
+    assert [round(c.hours, 2) for c in train] == [52.82, 44.71, 31.73, 27.81, 18.46]
+
+
+# Counts
+
+
+def test_counts_add_up_in_the_table():
+    clips = [clip("a", (1, 2, 0), (3, 4, 1)), clip("b", (1, 2, 2), duration=3500.0)]
+    rule = PROTOCOLS["exclusive"]
+    split = split_clips(clips, GROUPS[:2], rule, 0.0)
+    table = counts_table(stream_counts(stream_samples(split, GROUPS[:2], rule)))
+    rows = table.splitlines()
+    assert rows[2].startswith("| 0 | 1 / 2 / 0.0 |")
+    assert rows[-1].startswith("| all | 2 / 3 / 1.0 |")
+
+
+def test_command_prints_the_table_of_every_protocol(mq_root, capsys):
+    assert main([str(mq_root / FILE)]) == 0
+    printed = capsys.readouterr().out
+    for name in PROTOCOLS:
+        assert (
+            f"## {name}\n\n{counts_table(file_counts(mq_root / FILE, name))}" in printed
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [([], 2, "usage: python -m"), (["nowhere.json"], 1, "error: no annotation file")],
+)
+def test_command_without_a_readable_file_says_what_it_takes(
+    arguments, status, told, capsys
+):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == status
+    assert capsys.readouterr().err.startswith(told)
+
+
+# Cost
+
+
+def test_building_on_the_real_file_is_quick(real_file):
+    start = time.process_time()
+    vilco_mq(annotations=real_file, features=NoFeatures())
+    assert time.process_time() - start < 3
+
+
+def test_building_on_the_real_file_is_lean(real_file):
+    tracemalloc.start()
+    try:
+        vilco_mq(annotations=real_file, features=NoFeatures())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 500 * 2**20

@@ -1,0 +1,285 @@
+"""The embedded visual queries: frozen, in the official form, with answers that show."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from avalanche_vilco.benchmarks.vilco_vq import embedded as mini_vq
+from avalanche_vilco.benchmarks.vilco_vq.annotations import (
+    CLIP_FOLDER,
+    OFFICIAL_VQ_FILES,
+    VisualAnnotations,
+    VisualQuery,
+    check_clip_videos,
+    clip_file_frames,
+    find_vq_files,
+    read_unlabelled_visual_queries,
+    read_visual_queries,
+    title_key,
+)
+from avalanche_vilco.benchmarks.vilco_vq.embedded import (
+    MANIFEST_FILE,
+    MINI_VQ_TITLES,
+    MiniVQConfig,
+    generate_mini_vq,
+    main,
+    mini_vq_root,
+    visual_query_statistics,
+)
+from avalanche_vilco.benchmarks.vilco_vq.submission import read_tracks
+from avalanche_vilco.data.media.video import VideoFolder, probe_video
+
+SMALL = MiniVQConfig(n_train=5, n_val=4, n_test=1, clip_frames=(72, 80))
+
+# The frozen default of version 1. A change here is a change of the data: it needs a
+# new MINI_VQ_VERSION, because results on the two cannot be compared.
+FINGERPRINT = "a432474eaf9310479f7c97aacfa431d4"
+FIRST_RECORD = "8e94daff0f204b4946d86287d410c13b"
+FIRST_CLIP_SUM = 428650350
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generate_mini_vq(tmp_path_factory.mktemp("mini"), SMALL)
+
+
+@pytest.fixture(scope="module")
+def read(root: Path) -> VisualAnnotations:
+    return read_visual_queries(
+        {s: root / OFFICIAL_VQ_FILES[s] for s in ("train", "val")}
+    )
+
+
+@pytest.fixture(scope="module")
+def videos(root: Path) -> VideoFolder:
+    return VideoFolder(root / CLIP_FOLDER)
+
+
+def test_the_default_is_frozen():
+    config = MiniVQConfig()
+    assert config.fingerprint.startswith(FINGERPRINT)
+    clip = next(mini_vq._clips(config, "train"))
+    frames, boxes = mini_vq._draw(config, clip)
+    total = int(frames.astype(np.int64).sum())
+    # Rounding may differ between processors, drawings may not.
+    assert abs(total - FIRST_CLIP_SUM) < 1e-4 * FIRST_CLIP_SUM
+    record = json.dumps(mini_vq._clip_record(config, clip, boxes))
+    digest = hashlib.sha256(record.encode()).hexdigest()
+    assert digest.startswith(FIRST_RECORD)
+
+
+def test_titles_are_distinct_and_colours_differ_within_a_scene():
+    assert len(set(MINI_VQ_TITLES)) == len(MINI_VQ_TITLES) == 40
+    for scene in range(5):
+        own = [title.split() for title in MINI_VQ_TITLES[8 * scene : 8 * scene + 8]]
+        assert len({palette for palette, _, _ in own}) == 8
+        assert len({texture for _, texture, _ in own}) == 5
+
+
+def test_files_are_in_the_official_form(root, read, videos):
+    assert sorted(find_vq_files(root)) == ["test", "train", "val"]
+    check_clip_videos(read, videos)
+    for clip in read.clips.values():
+        info = videos.info(clip.clip_id)
+        assert (info.fps, clip.fps) == (5.0, 5.0)
+        assert (info.height, info.width) == SMALL.frame_size
+        assert info.n_frames == round(clip.duration_sec * 5)
+    test = read_unlabelled_visual_queries(root / OFFICIAL_VQ_FILES["test"])
+    assert all(query.track is None for query in test.queries)
+
+
+def test_files_have_b_frames_so_that_readers_are_tried(root):
+    import av
+
+    path = next((root / CLIP_FOLDER).iterdir())
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert stream.codec_context.name == "h264"
+        stamps = [packet.pts for packet in container.demux(stream) if packet.size]
+    assert stamps != sorted(stamps)
+    assert probe_video(path).has_leading_frames is False
+
+
+def test_reports_show_the_untidiness_of_official_files(read):
+    sets = read.report.stage("annotations", "query sets")
+    assert sets.read == 6 * 9
+    assert sets.rejected["not valid"] == 9
+    assert set(sets.rejected) <= {"not valid", "no object title"}
+    assert read.report.stage("annotations", "boxes").read >= 6 * len(read.queries)
+
+
+def test_the_scorer_of_submissions_takes_the_annotations(root, read):
+    path = root / OFFICIAL_VQ_FILES["val"]
+    raw = json.loads(path.read_text())
+    answers = [
+        {
+            "video_uid": video["video_uid"],
+            "clips": [
+                {
+                    "clip_uid": clip["clip_uid"],
+                    "predictions": [
+                        {"annotation_uid": a["annotation_uid"], "query_sets": {}}
+                        for a in clip["annotations"]
+                    ],
+                }
+                for clip in video["clips"]
+            ],
+        }
+        for video in raw["videos"]
+    ]
+    scored = read_tracks(raw, {"version": "1", "results": {"videos": answers}})
+    own = [query.query_id for query in read.queries if query.subset == "val"]
+    asked = [f"{annotation}_{number}" for _, annotation, number in scored.queries]
+    assert set(own) <= set(asked)
+
+
+def patch(
+    videos: VideoFolder, query: VisualQuery, frame: int, box: np.ndarray
+) -> torch.Tensor:
+    """(3, h, w) what a box shows."""
+    info = videos.info(query.clip_id)
+    image = videos.read(query.clip_id, [frame])[0]
+    sides = np.array([info.width, info.height] * 2)
+    x1, y1, x2, y2 = np.rint(box * sides).astype(int).tolist()
+    return image[:, y1:y2, x1:x2].float()
+
+
+def colours(look: str) -> np.ndarray:
+    return np.array(mini_vq.PALETTES[look.split()[0]], dtype=float)
+
+
+def likeness(pixels: torch.Tensor, palette: str) -> float:
+    """Share of pixels whose hue is near one of two colours."""
+    flat = pixels.reshape(3, -1).T.numpy() + 1e-6
+    flat = flat / np.linalg.norm(flat, axis=1, keepdims=True)
+    own = colours(palette)
+    own = own / np.linalg.norm(own, axis=1, keepdims=True)
+    return float(((flat @ own.T).max(axis=1) > 0.97).mean())
+
+
+def test_crops_and_tracks_show_the_object_that_is_asked_for(read, videos):
+    own, other = [], []
+    for query in read.queries[::5]:
+        track = query.track
+        middle = len(track.frames) // 2
+        pieces = [
+            patch(videos, query, query.crop.frame, query.crop.relative_box),
+            patch(
+                videos, query, int(track.frames[middle]), track.relative_boxes[middle]
+            ),
+        ]
+        palette = title_key(query.title)
+        names = [name for name in mini_vq.PALETTES if not palette.startswith(name)]
+        own += [likeness(piece, palette) for piece in pieces]
+        other += [
+            np.median([likeness(piece, name) for name in names]) for piece in pieces
+        ]
+    assert np.mean(own) > np.mean(other) + 0.3
+
+
+def test_no_later_appearance_lies_before_the_query_frame():
+    for clip in mini_vq._clips(SMALL, "train"):
+        for query in clip.queries:
+            shown = [one for one in clip.appearances if one.look == query.look]
+            before = [one for one in shown if one.start < query.query_frame]
+            assert max(one.stop for one in before) == query.answer.stop
+            assert query.answer.stop < query.query_frame
+            assert query.shown is not query.answer
+            assert max(one.stop for one in shown) <= clip.n_frames
+
+
+def test_distractors_share_the_colours_of_what_is_asked_for():
+    alike = [
+        any(
+            one.look.palette == query.look.palette and one.look != query.look
+            for one in clip.appearances
+        )
+        for clip in mini_vq._clips(SMALL, "train")
+        for query in clip.queries
+    ]
+    assert np.mean(alike) > 0.6
+
+
+def test_the_same_seed_gives_the_same_files_and_another_seed_others(root, tmp_path):
+    one = MiniVQConfig(n_train=1, n_val=1, n_test=0, clip_frames=(72, 72))
+    folders = [generate_mini_vq(tmp_path / name, one) for name in ("a", "b")]
+    contents = [
+        {path.name: path.read_bytes() for path in folder.rglob("*.*")}
+        for folder in folders
+    ]
+    assert contents[0] == contents[1]
+    other = generate_mini_vq(
+        tmp_path / "c", seed=5, n_train=1, n_val=1, n_test=0, clip_frames=(72, 72)
+    )
+    assert other.joinpath("vq_train.json").read_bytes() != (
+        folders[0].joinpath("vq_train.json").read_bytes()
+    )
+    assert not (other / OFFICIAL_VQ_FILES["test"]).exists()
+
+
+def test_a_damaged_cache_is_generated_anew(tmp_path):
+    config = MiniVQConfig(n_train=1, n_val=1, n_test=0, clip_frames=(72, 72))
+    root = mini_vq_root(tmp_path, config=config)
+    assert root.name.startswith(f"mini_vq_v{mini_vq.MINI_VQ_VERSION}_")
+    written = (root / MANIFEST_FILE).stat().st_mtime_ns
+    assert mini_vq_root(tmp_path, config=config) == root
+    assert (root / MANIFEST_FILE).stat().st_mtime_ns == written
+    clip = next((root / CLIP_FOLDER).iterdir())
+    whole = clip.read_bytes()
+    clip.write_bytes(whole[:-100])
+    mini_vq_root(tmp_path, config=config)
+    assert clip.read_bytes() == whole
+
+
+def test_no_parent_video_is_in_two_subsets(read):
+    parents: dict[str, set] = {"train": set(), "val": set()}
+    for clip in read.clips.values():
+        parents[clip.subset].add(clip.video_id)
+    assert not parents["train"] & parents["val"]
+
+
+def test_statistics_count_what_is_there(read):
+    counted = visual_query_statistics(read)
+    assert counted["queries"] == len(read.queries)
+    assert counted["clips"] == 9
+    assert 6 <= counted["track_frames_median"] <= counted["track_frames_max"] <= 18
+    assert 0.02 < counted["box_area_share_median"] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("knobs", "problem"),
+    [
+        ({"n_train": 0}, "expected n_train >= 1 but got 0"),
+        ({"queries_per_clip": 9}, r"expected queries_per_clip in 1\.\.8"),
+        ({"clip_frames": (50, 60)}, "at least four times the longest appearance"),
+    ],
+)
+def test_knobs_out_of_range_are_refused(knobs: dict[str, Any], problem):
+    with pytest.raises(ValueError, match=problem):
+        MiniVQConfig(**knobs)
+
+
+def test_a_config_and_knobs_are_one_too_many(tmp_path):
+    with pytest.raises(ValueError, match="expected a config or knobs but got both"):
+        generate_mini_vq(tmp_path, MiniVQConfig(), seed=1)
+
+
+def test_the_command_prints_statistics_side_by_side(root, monkeypatch, capsys):
+    monkeypatch.setattr(mini_vq, "mini_vq_root", lambda: root)
+    assert main(["--statistics", str(root), "--subset", "val"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[0].startswith("| statistic | mini_vq v1 | ")
+    assert main([]) == 0
+    assert capsys.readouterr().out.strip() == str(root)
+
+
+def test_annotated_frames_are_the_files_frames(read, videos):
+    query = read.queries[0]
+    clip = read.clips[query.clip_id]
+    frames = clip_file_frames(clip, query.track.frames, videos.info(query.clip_id))
+    assert frames.tolist() == query.track.frames.tolist()

@@ -1,0 +1,526 @@
+"""Visual queries as streams that stock Avalanche takes."""
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from avalanche.benchmarks.scenarios import benchmark_from_datasets
+from avalanche.training.plugins import ReplayPlugin
+from avalanche.training.storage_policy import (
+    ClassBalancedBuffer,
+    ExperienceBalancedBuffer,
+    ReservoirSamplingBuffer,
+)
+from avalanche.training.supervised import Naive
+from torch.utils.data import DataLoader
+
+import avalanche_vilco
+from avalanche_vilco import vilco_vq
+from avalanche_vilco.benchmarks.vilco_vq.annotations import (
+    CLIP_FOLDER,
+    OFFICIAL_VQ_FILES,
+    title_key,
+)
+from avalanche_vilco.benchmarks.vilco_vq.embedded import generate_mini_vq
+from avalanche_vilco.benchmarks.vilco_vq.generator import unlabelled_vq
+from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.visual_batch import TrackWindowTargets, VisualQueryBatch
+from avalanche_vilco.data.media.video import VideoError
+from avalanche_vilco.training.templates import BatchObjectMixin
+
+OPTIONS = {"n_experiences": 3, "side": 32, "window": 10, "valid_share": 0.2}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    return generate_mini_vq(
+        tmp_path_factory.mktemp("vq"),
+        n_train=12,
+        n_val=6,
+        n_test=2,
+        clip_frames=(72, 80),
+    )
+
+
+@pytest.fixture(scope="module")
+def benchmark(root):
+    return vilco_vq(root, narrations=True, **OPTIONS)
+
+
+@pytest.fixture
+def copied(root, tmp_path) -> Path:
+    return Path(shutil.copytree(root, tmp_path / "copy"))
+
+
+def ids(benchmark, name="train"):
+    samples = benchmark.datasets[name].samples
+    return [
+        [samples[i].query.query_id for i in exp.dataset.positions]
+        for exp in benchmark.streams[name]
+    ]
+
+
+# --- Streams --------------------------------------------------------------------------
+
+
+def test_the_package_exports_it_under_both_names():
+    assert avalanche_vilco.vilco_vq is vilco_vq
+
+
+def test_titles_are_learnt_in_groups_and_each_experience_asks_for_its_own(benchmark):
+    titles = [query.name for query in benchmark.queries]
+    assert [query.channel for query in benchmark.queries] == list(range(len(titles)))
+    assert sorted(titles) == [
+        q.name for q in sorted(benchmark.queries, key=lambda q: q.label_id)
+    ]
+    assert benchmark.info["order"] == titles
+    sizes = benchmark.info["queries_per_experience"]
+    assert sizes == benchmark.n_classes_per_exp and sum(sizes) == len(titles)
+    assert benchmark.queries[0].tokens.shape == (0, 1) and benchmark.text_dim == 1
+    for name, stream in benchmark.streams.items():
+        samples = benchmark.datasets[name].samples
+        for exp in stream:
+            for position, group in zip(
+                exp.dataset.positions, exp.dataset.targets, strict=True
+            ):
+                sample = samples[position]
+                assert titles[group] == title_key(sample.query.title)
+                assert group in exp.classes_in_this_experience
+                assert sample.clip.clip_id == sample.query.clip_id
+    assert benchmark.train_stream[1].classes_seen_so_far == set(range(sum(sizes[:2])))
+
+
+def test_a_training_sample_is_a_query_and_the_others_are_windows(benchmark):
+    for name, data in benchmark.datasets.items():
+        for query in data.queries:
+            starts = [s.start for s in data.samples if s.query is query]
+            expected = (
+                [None] if name == "train" else list(range(0, query.query_frame, 10))
+            )
+            assert starts == expected
+    assert all(len(exp.dataset) for exp in benchmark.test_stream)
+    assert sum(map(len, ids(benchmark, "valid"))) > 0
+
+
+def test_clips_are_exclusive_and_parents_are_in_one_stream(benchmark):
+    home: dict[str, int] = {}
+    parents: dict[str, set[str]] = {}
+    for name, stream in benchmark.streams.items():
+        samples = benchmark.datasets[name].samples
+        for exp in stream:
+            for position, clip_id in zip(
+                exp.dataset.positions, exp.dataset.clip_ids, strict=True
+            ):
+                clip = samples[position].clip
+                assert clip.clip_id == clip_id
+                assert home.setdefault(clip_id, exp.current_experience) == (
+                    exp.current_experience
+                )
+                parents.setdefault(name, set()).add(clip.video_id)
+    assert parents["train"].isdisjoint(parents["test"])
+    assert parents["train"].isdisjoint(parents["valid"])
+
+
+def test_shared_clips_leave_no_query_out(root, benchmark):
+    shared = vilco_vq(root, protocol="shared_clips", **OPTIONS)
+    n_read = shared.report.stage("annotations", "query sets").passed_on
+    assert sum(len(data.queries) for data in shared.datasets.values()) == n_read
+    assert sum(len(data.queries) for data in benchmark.datasets.values()) < n_read
+    assert shared.info["protocol"] == "shared_clips"
+
+
+def test_counts_add_up_to_what_was_read(benchmark):
+    fates = benchmark.report.fates("query sets")
+    streamed = sum(len(data.queries) for data in benchmark.datasets.values())
+    assert fates["in the streams"] == streamed
+    first = benchmark.report.stage("annotations", "query sets")
+    assert sum(fates.values()) == first.read
+
+
+def test_info_says_what_a_result_must_say(benchmark):
+    info = benchmark.info
+    assert info["benchmark"] == "vilco_vq" and info["data"] == "user data"
+    assert (info["side"], info["window"]) == (32, 10)
+    assert info["comparable_with_paper"] is info["uses_ground_truth_at_test"] is False
+    assert info["protocol"] == "exclusive" and info["augment"] is False
+    assert "feature_dim" not in info
+    assert json.loads(json.dumps(info)) == info
+
+
+def test_order_seed_and_grouping_make_other_streams(root, benchmark):
+    turned = vilco_vq(root, order=[2, 0, 1], **OPTIONS)
+    names, plain = (
+        [[q.name for q in e.queries_in_this_experience] for e in one.train_stream]
+        for one in (turned, benchmark)
+    )
+    assert names == [plain[2], plain[0], plain[1]]
+    shuffled = vilco_vq(root, order="groups", seed=0, **OPTIONS).info["order"]
+    assert sorted(shuffled) == sorted(benchmark.info["order"])
+    other = vilco_vq(root, grouping="shuffled", **OPTIONS)
+    assert other.info["order"] != benchmark.info["order"]
+    assert ids(vilco_vq(root, **OPTIONS)) == ids(benchmark)
+
+
+def test_task_labels_are_experiences_if_asked_for(root):
+    labelled = vilco_vq(root, return_task_id=True, **OPTIONS)
+    for e, exp in enumerate(labelled.train_stream):
+        assert exp.task_label == e
+        assert exp.dataset[0][2] == e
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"protocol": "exclusiv"}, "expected protocol in .* got 'exclusiv'"),
+        ({"protocol": "reference"}, "comes from the public pickle alone"),
+        ({"missing": "skip"}, "expected missing in .* got 'skip'"),
+        ({"order": "queries"}, "expected order in .* got 'queries'"),
+        ({"order": [0, 1, 1, 2, 3]}, r"expected order to have each of 0..4 once"),
+        ({"grouping": "alone"}, "expected grouping in"),
+        ({"n_experiences": 0}, "expected n_experiences in"),
+        ({"valid_share": 1.0}, r"expected valid_share in \[0, 1\) but got 1.0"),
+        ({"window": 0}, "expected window >= 1 but got 0"),
+        ({"side": 0}, "expected sides >= 1 but got 0 and 0"),
+        ({"backend": "ffmpeg"}, "expected backend in .* got 'ffmpeg'"),
+    ],
+)
+def test_arguments_out_of_range_are_named(root, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        vilco_vq(root, **arguments)
+
+
+# --- Files ----------------------------------------------------------------------------
+
+
+def test_missing_and_damaged_videos_are_all_listed(copied):
+    clips = sorted((copied / CLIP_FOLDER).iterdir())
+    used = {
+        sample.clip.clip_id
+        for data in vilco_vq(copied, **OPTIONS).moments.values()
+        for sample in data.samples
+    }
+    gone, cut, empty = [path for path in clips if path.stem in used][:3]
+    gone.unlink()
+    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
+    empty.write_bytes(b"")
+    with pytest.raises(VideoError, match="3 faults in clips") as caught:
+        vilco_vq(copied, **OPTIONS)
+    assert all(path.stem in str(caught.value) for path in (gone, cut, empty))
+    part = vilco_vq(copied, missing="drop", **OPTIONS)
+    clips_left = part.report.stage("videos", "clips")
+    assert clips_left.rejected == {
+        "no video file": 1,
+        "the video is damaged, or of another clip": 2,
+    }
+    sets = part.report.stage("videos", "query sets")
+    assert sets.passed_on == sum(len(data.queries) for data in part.datasets.values())
+    fates = part.report.fates("query sets")
+    assert sum(fates.values()) == part.report.stage("annotations", "query sets").read
+    left = {s.clip.clip_id for data in part.datasets.values() for s in data.samples}
+    assert left == used - {gone.stem, cut.stem, empty.stem}
+
+
+def test_the_other_queries_are_divided_alike_whatever_videos_are_missing(copied, root):
+    whole = vilco_vq(root, **OPTIONS)
+    lost = whole.datasets["train"].samples[0].clip.clip_id
+    (copied / CLIP_FOLDER / f"{lost}.mp4").unlink()
+    part = vilco_vq(copied, missing="drop", **OPTIONS)
+    assert part.info["order"] == whole.info["order"]
+    known = {s.query.query_id: s.query.clip_id for s in whole.datasets["train"].samples}
+    for name in ("train", "test"):
+        expected = [
+            [i for i in own if known.get(i) != lost] for own in ids(whole, name)
+        ]
+        assert ids(part, name) == expected
+
+
+def test_an_experience_without_any_video_left_is_an_error(copied):
+    for path in (copied / CLIP_FOLDER).iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match=r"experiences \[0, 1, 2\]"):
+        vilco_vq(copied, missing="drop", **OPTIONS)
+
+
+def test_clips_that_no_stream_uses_need_no_video(copied, root):
+    used = {
+        sample.clip.clip_id
+        for data in vilco_vq(root, **OPTIONS).moments.values()
+        for sample in data.samples
+    }
+    for path in (copied / CLIP_FOLDER).iterdir():
+        if path.stem not in used:
+            path.unlink()
+    vilco_vq(copied, **OPTIONS)
+
+
+def test_files_may_lie_in_other_places(copied, tmp_path, benchmark, monkeypatch):
+    (copied / "annotations").mkdir()
+    for subset in ("train", "val"):
+        (copied / OFFICIAL_VQ_FILES[subset]).rename(
+            copied / "annotations" / OFFICIAL_VQ_FILES[subset]
+        )
+    assert ids(vilco_vq(copied, **OPTIONS)) == ids(benchmark)
+    (copied / CLIP_FOLDER).rename(tmp_path / "elsewhere")
+    moved = vilco_vq(copied, videos=tmp_path / "elsewhere", **OPTIONS)
+    assert ids(moved) == ids(benchmark)
+    files = {
+        subset: copied / "annotations" / OFFICIAL_VQ_FILES[subset]
+        for subset in ("train", "val")
+    }
+    given = vilco_vq(annotations=files, videos=tmp_path / "elsewhere", **OPTIONS)
+    assert ids(given) == ids(benchmark)
+    with pytest.raises(FileNotFoundError, match="videos=FOLDER"):
+        vilco_vq(annotations=files)
+    with pytest.raises(FileNotFoundError, match="no val annotations"):
+        vilco_vq(annotations={"train": files["train"]}, videos=tmp_path)
+    monkeypatch.setenv("AVALANCHE_VILCO_DATA", str(tmp_path / "nothing"))
+    with pytest.raises(FileNotFoundError, match="no data folder at"):
+        vilco_vq()
+
+
+# --- Manifests ------------------------------------------------------------------------
+
+
+def test_a_manifest_gives_the_same_streams(root, benchmark, tmp_path):
+    path = tmp_path / "split.json"
+    benchmark.write_manifest(path)
+    options = {"side": 32, "window": 10}
+    for source in (path, benchmark.manifest()):
+        again = vilco_vq(root, manifest=source, **options)
+        for name in benchmark.streams:
+            assert ids(again, name) == ids(benchmark, name)
+        assert again.manifest()["streams"] == benchmark.manifest()["streams"]
+        assert again.info["order"] == benchmark.info["order"]
+        assert again.info["group_seed"] == benchmark.info["group_seed"]
+    for twice in ({"seed": 1}, {"n_experiences": 3}, {"protocol": "shared_clips"}):
+        with pytest.raises(ValueError, match=next(iter(twice))):
+            vilco_vq(root, manifest=path, **twice)
+    with pytest.raises(FileNotFoundError, match="no manifest at"):
+        vilco_vq(root, manifest=tmp_path / "none.json")
+
+
+def test_a_manifest_of_other_annotations_is_refused(copied, benchmark):
+    path = copied / OFFICIAL_VQ_FILES["val"]
+    path.write_text(path.read_text() + "\n")
+    with pytest.raises(DataError, match=path.name):
+        vilco_vq(copied, manifest=benchmark.manifest())
+
+
+def test_the_public_pickle_makes_the_reference_protocol(root, tmp_path):
+    pairs = [(subset, root / OFFICIAL_VQ_FILES[subset]) for subset in ("train", "val")]
+    public: dict = {
+        subset: {e: {"dict_db": []} for e in range(2)} for subset, _ in pairs
+    }
+    for subset, path in pairs:
+        for video in json.loads(path.read_text())["videos"]:
+            for annotation in (a for c in video["clips"] for a in c["annotations"]):
+                for one in annotation["query_sets"].values():
+                    if one["is_valid"] and one["object_title"]:
+                        task = len(title_key(one["object_title"])) % 2
+                        uid = annotation["annotation_uid"]
+                        item = {"annotation_uid": uid, "labels": one}
+                        public[subset][task]["dict_db"].append(item)
+    file = tmp_path / "vq.pkl"
+    file.write_bytes(pickle.dumps(public))
+    benchmark = vilco_vq(root, manifest=file, side=32)
+    assert benchmark.info["protocol"] == "reference"
+    assert [len(exp.dataset) for exp in benchmark.train_stream] == [
+        len(public["train"][e]["dict_db"]) for e in range(2)
+    ]
+    assert [len(exp.dataset) for exp in benchmark.streams["valid"]] == [0, 0]
+    again = vilco_vq(root, manifest=benchmark.manifest(), side=32)
+    assert ids(again, "test") == ids(benchmark, "test")
+
+
+# --- What models see ------------------------------------------------------------------
+
+
+def test_batches_are_those_of_the_contract(benchmark):
+    dataset = benchmark.train_stream[0].dataset
+    loader = DataLoader(dataset, batch_size=3, collate_fn=dataset.collate_fn)
+    batch, targets, labels = next(iter(loader))
+    assert isinstance(batch, VisualQueryBatch)
+    assert isinstance(targets, TrackWindowTargets)
+    assert batch.frames.shape == (3, 10, 3, 32, 32)
+    assert batch.crop.shape == (3, 3, 32, 32)
+    assert batch.narrations.shape == (
+        3,
+        1,
+        benchmark.datasets["train"].narrations.width,
+    )
+    assert targets.sample.tolist() == list(dataset.positions)[:3]
+    assert labels.tolist() == [0, 0, 0]
+    assert targets.present.any(1).all()
+    asked = [benchmark.datasets["train"].queries[i] for i in targets.query]
+    shown = [dataset.clip_ids[i] for i in range(3)]
+    assert [query.clip_id for query in asked] == shown
+
+
+def test_no_evaluation_input_depends_on_the_answers(copied, benchmark):
+    path = copied / OFFICIAL_VQ_FILES["val"]
+    content = json.loads(path.read_text())
+    for video in content["videos"]:
+        for clip in video["clips"]:
+            for annotation in clip["annotations"]:
+                for one in annotation["query_sets"].values():
+                    # A reader refuses a track without boxes: one says as little.
+                    for box in one["response_track"][:1]:
+                        box.update(frame_number=0, x=1.0, y=2.0, width=3.0, height=4.0)
+                    one["response_track"] = one["response_track"][:1]
+    path.write_text(json.dumps(content))
+    emptied = vilco_vq(copied, narrations=True, **OPTIONS)
+    assert ids(emptied, "test") == ids(benchmark, "test")
+    data, other = (b.datasets["test"] for b in (benchmark, emptied))
+    geometry = ("valid", "searched", "frame_numbers", "square", "query", "query_frame")
+    for i in range(0, len(data), 5):
+        (inputs, targets), (inputs_e, targets_e) = data[i], other[i]
+        assert inputs.keys() == inputs_e.keys() == {"frames", "valid", "crop"}
+        assert all(torch.equal(inputs[name], inputs_e[name]) for name in inputs)
+        assert all(torch.equal(targets[name], targets_e[name]) for name in geometry)
+    changed = [data[i][1]["present"] != other[i][1]["present"] for i in range(9)]
+    assert torch.stack(changed).any()
+
+
+def test_the_unannotated_file_gives_windows_to_answer(root, copied):
+    data = unlabelled_vq(root, side=32, window=10)
+    assert len(data) == sum(-(-q.query_frame // 10) for q in data.queries)
+    batch, targets = data.collate_fn([data[0], data[1]])
+    assert batch.frames.shape == (2, 10, 3, 32, 32)
+    assert not targets.present.any() and targets.track_frames.shape == (2, 0)
+    assert targets.query.tolist() == [0, 0]
+    assert {sample.group for sample in data.samples} == {-1}
+    lost = data.samples[0].clip.clip_id
+    (copied / CLIP_FOLDER / f"{lost}.mp4").unlink()
+    with pytest.raises(VideoError, match=lost):
+        unlabelled_vq(copied)
+    part = unlabelled_vq(copied, missing="drop", side=32)
+    assert {query.clip_id for query in part.queries} == {
+        query.clip_id for query in data.queries if query.clip_id != lost
+    }
+
+
+# --- Stock Avalanche ------------------------------------------------------------------
+
+VIEWS = {
+    "subset": lambda dataset, other: dataset.subset([2, 0]),
+    "concat": lambda dataset, other: dataset.concat(other),
+    "concat of subsets": lambda d, other: d.subset([0]).concat(other.subset([1])),
+    "train mode": lambda dataset, other: dataset.train(),
+    "eval mode": lambda dataset, other: dataset.eval(),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_views_keep_collate_labels_and_groups(benchmark, view):
+    first, second = (exp.dataset for exp in benchmark.train_stream[:2])
+    dataset = VIEWS[view](first, second)
+    samples = [dataset[i] for i in range(len(dataset))]
+    inputs, targets, labels = dataset.collate_fn(samples)
+    assert isinstance(inputs, VisualQueryBatch)
+    assert isinstance(targets, TrackWindowTargets)
+    assert labels.tolist() == [0] * len(dataset)
+    assert targets.sample.tolist() == list(dataset.positions)
+    data = benchmark.datasets["train"].samples
+    assert list(dataset.targets) == [data[i].group for i in dataset.positions]
+
+
+BUFFERS = {
+    "reservoir": lambda: ReservoirSamplingBuffer(6),
+    "class-balanced": lambda: ClassBalancedBuffer(6, adaptive_size=True),
+    "experience-balanced": lambda: ExperienceBalancedBuffer(6),
+}
+
+
+@pytest.mark.parametrize("name", BUFFERS)
+def test_stock_buffers_hold_queries_and_draw_their_windows_anew(benchmark, name):
+    buffer = BUFFERS[name]()
+    for exp in benchmark.train_stream:
+        if name == "reservoir":
+            buffer.update_from_dataset(exp.dataset)
+        else:
+            buffer.post_adapt(SimpleNamespace(experience=exp), exp)
+    stored = buffer.buffer
+    assert 3 <= len(stored) <= 6
+    data = benchmark.datasets["train"]
+    windows = []
+    for epoch in range(8):
+        data.at_epoch(2, epoch)
+        inputs, targets, _ = stored.collate_fn([stored[i] for i in range(len(stored))])
+        windows.append(tuple(targets.frame_numbers[:, 0].tolist()))
+        assert isinstance(inputs, VisualQueryBatch)
+    data.at_epoch(0, 0)
+    assert len(set(windows)) > 1
+    assert len(set(stored.positions)) == len(stored)
+    assert targets.sample.tolist() == list(stored.positions)
+    clips = [data.samples[i].clip.clip_id for i in stored.positions]
+    assert list(stored.clip_ids) == clips
+
+
+def test_class_balanced_buffers_group_by_title(benchmark):
+    buffer = ClassBalancedBuffer(30)
+    exp = benchmark.train_stream[0]
+    buffer.post_adapt(SimpleNamespace(experience=exp), exp)
+    assert set(buffer.buffer_groups) == set(exp.dataset.targets)
+    for group, part in buffer.buffer_groups.items():
+        assert set(part.buffer.targets) == {group}
+
+
+class _Mean(torch.nn.Module):
+    """Looks at colours and notes what it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 1)
+        self.sizes: list[int] = []
+
+    def forward(self, batch: VisualQueryBatch) -> torch.Tensor:
+        self.sizes.append(len(batch))
+        colours = batch.frames.float().mean((3, 4)) / 255
+        return self.linear(colours)[..., 0]
+
+
+def test_stock_replay_mixes_queries_of_earlier_experiences(benchmark):
+    seen: list[list[int]] = [[] for _ in benchmark.train_stream]
+    model = _Mean()
+
+    def criterion(output: torch.Tensor, targets: TrackWindowTargets) -> torch.Tensor:
+        if model.training:
+            seen[strategy.experience.current_experience] += targets.sample.tolist()
+        return torch.nn.functional.binary_cross_entropy_with_logits(
+            output, targets.present.float()
+        )
+
+    class Strategy(BatchObjectMixin, Naive):
+        pass
+
+    strategy = Strategy(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        criterion=criterion,
+        train_mb_size=4,
+        train_epochs=1,
+        eval_mb_size=16,
+        plugins=[ReplayPlugin(mem_size=6)],
+        evaluator=None,
+    )
+    before = model.linear.weight.detach().clone()
+    for experience in benchmark.train_stream:
+        strategy.train(experience)
+    strategy.eval(benchmark.test_stream[:1])
+    own = [set(exp.dataset.positions) for exp in benchmark.train_stream]
+    assert own[0] == set(seen[0])
+    for e in (1, 2):
+        assert own[e] <= set(seen[e])
+        replayed = set(seen[e]) - own[e]
+        assert replayed and replayed <= set().union(*own[:e])
+    assert not torch.equal(model.linear.weight, before)
+
+
+def test_avalanches_own_benchmark_takes_the_datasets(benchmark):
+    datasets = [exp.dataset for exp in benchmark.train_stream]
+    stock = benchmark_from_datasets(train=datasets)
+    assert [len(exp.dataset) for exp in stock.train_stream] == list(map(len, datasets))

@@ -1,0 +1,41 @@
+"""Archives unpack no more than they declare, and only as NumPy writes them."""
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.data.features.npz import npz_array
+from avalanche_vilco.data.text.narrations import NarrationArchive
+
+
+def archive(method: int) -> bytes:
+    content, array = io.BytesIO(), io.BytesIO()
+    np.save(array, np.zeros((3, 4), np.float32))
+    with zipfile.ZipFile(content, "w", compression=method) as file:
+        file.writestr("token_features.npy", array.getvalue())
+    return content.getvalue()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_compressions_that_cannot_be_bounded_are_refused(method: int) -> None:
+    with pytest.raises(ValueError, match="stored or deflated"):
+        npz_array(memoryview(archive(method)))
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_what_numpy_writes_is_read(method: int) -> None:
+    assert npz_array(memoryview(archive(method))).shape == (3, 4)
+
+
+def test_narration_archives_are_bounded_too(tmp_path: Path) -> None:
+    path = tmp_path / "narration_features.npz"
+    array = io.BytesIO()
+    np.save(array, np.zeros((3, 512), np.float16))
+    with zipfile.ZipFile(path, "w", compression=zipfile.ZIP_BZIP2) as file:
+        file.writestr("one.npy", array.getvalue())
+    with pytest.raises(DataError, match="stored or deflated"):
+        NarrationArchive(path).features("one")

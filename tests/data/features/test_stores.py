@@ -1,0 +1,355 @@
+"""Every feature store gives the same tensors, in any process, and can be pickled."""
+
+import io
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from avalanche_vilco.core.batch import collate_moments
+from avalanche_vilco.core.errors import FeatureError
+from avalanche_vilco.data.features import (
+    CachedFeatures,
+    ConcatFeatures,
+    FeatureFolder,
+    FeatureStore,
+    GridFeatures,
+    LmdbFeatures,
+    PackedFeatures,
+    ParentFeatures,
+    ShuffledFeatures,
+    open_features,
+    pack_features,
+    pack_features_lmdb,
+)
+from avalanche_vilco.data.moments import MomentClip, MomentDataset, MomentSample
+
+C = 6
+STEPS = {"clip-a": 30, "clip-b": 41, "clip-c": 12}
+FPS = 2.0
+
+
+def tensors() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return {i: torch.randn(t, C, generator=generator) for i, t in STEPS.items()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("features")
+    for clip_id, features in tensors().items():
+        np.save(path / f"{clip_id}.npy", features.numpy())
+    return path
+
+
+def in_pt(path: Path) -> FeatureStore:
+    for clip_id, features in tensors().items():
+        torch.save(features, path / f"{clip_id}.pt")
+    return open_features(path)
+
+
+def in_npy(path: Path) -> FeatureStore:
+    for clip_id, features in tensors().items():
+        np.save(path / f"{clip_id}.npy", features.numpy())
+    return open_features(str(path))
+
+
+def in_safetensors(path: Path) -> FeatureStore:
+    for clip_id, features in tensors().items():
+        save_file({"features": features}, path / f"{clip_id}.safetensors")
+    return open_features(path)
+
+
+def in_one_file(path: Path) -> FeatureStore:
+    save_file(tensors(), path / "all.safetensors")
+    return open_features(path / "all.safetensors")
+
+
+def in_packed_file(path: Path) -> FeatureStore:
+    (path / "source").mkdir()
+    source = in_pt(path / "source")
+    return open_features(pack_features(source, STEPS, path / "packed.safetensors"))
+
+
+def in_raw_lmdb(path: Path) -> FeatureStore:
+    (path / "source").mkdir()
+    source = in_pt(path / "source")
+    return open_features(pack_features_lmdb(source, STEPS, path / "lmdb"))
+
+
+def lmdb_of(path: Path, values: dict[str, bytes]) -> Path:
+    lmdb = pytest.importorskip("lmdb", reason="the optional extra lmdb is missing")
+    with lmdb.open(str(path), map_size=2**24) as environment:
+        for key, value in values.items():
+            with environment.begin(write=True) as transaction:
+                transaction.put(key.encode(), value)
+    return path
+
+
+def npz(write: Callable, **arrays: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    write(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def in_npz_lmdb(path: Path) -> FeatureStore:
+    values = {
+        i: npz(np.savez, token_features=x.numpy(), lengths=np.ones(1))
+        for i, x in tensors().items()
+    }
+    return open_features(lmdb_of(path / "lmdb", values))
+
+
+def in_compressed_npz_lmdb(path: Path) -> FeatureStore:
+    values = {
+        i: npz(np.savez_compressed, features=x.numpy()) for i, x in tensors().items()
+    }
+    return open_features(lmdb_of(path / "lmdb", values))
+
+
+def in_parent_videos(path: Path) -> FeatureStore:
+    video = torch.cat([torch.zeros(7, C), *tensors().values(), torch.zeros(5, C)])
+    np.save(path / "video.npy", video.numpy())
+    cuts, start = {}, 7
+    for clip_id, steps in STEPS.items():
+        cuts[clip_id] = ("video", start / FPS, (start + steps) / FPS, FPS)
+        start += steps
+    return open_features(path, cuts=cuts)
+
+
+def in_two_sources(path: Path) -> FeatureStore:
+    for name, channels in (("one", slice(0, 4)), ("two", slice(4, C))):
+        (path / name).mkdir()
+        for clip_id, features in tensors().items():
+            np.save(path / name / f"{clip_id}.npy", features[:, channels].numpy())
+    return open_features([path / "one", path / "two"])
+
+
+STORES = [
+    in_pt,
+    in_npy,
+    in_safetensors,
+    in_one_file,
+    in_packed_file,
+    in_raw_lmdb,
+    in_npz_lmdb,
+    in_compressed_npz_lmdb,
+    in_parent_videos,
+    in_two_sources,
+]
+
+
+@pytest.fixture(params=STORES, ids=lambda make: make.__name__)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> FeatureStore:
+    if "lmdb" in request.param.__name__:
+        pytest.importorskip("lmdb", reason="the optional extra lmdb is missing")
+    return request.param(tmp_path)
+
+
+def test_the_same_clip_is_the_same_tensor_in_every_store(store):
+    store.preflight(STEPS)
+    assert store.width == C
+    for clip_id, features in tensors().items():
+        read = store.read(clip_id)
+        assert read.dtype == torch.float32
+        assert torch.equal(read, features)
+        assert store.shape(clip_id) == features.shape
+        assert store.time_scale(clip_id) == 1.0
+
+
+@pytest.mark.parametrize("window", [(0, 5), (3, 9), (25, 99), (40, 50), (4, 4)])
+def test_a_window_holds_the_steps_of_the_whole(window, store):
+    whole = tensors()["clip-a"]
+    assert torch.equal(store.read("clip-a", *window), whole[slice(*window)])
+    assert torch.equal(store.read("clip-a", window[0]), whole[window[0] :])
+
+
+@pytest.mark.parametrize("window", [(-1, 3), (4, 2)])
+def test_windows_from_the_end_or_backwards_are_refused(window, store):
+    with pytest.raises(ValueError, match=r"expected 0 <= start <= stop but got"):
+        store.read("clip-a", *window)
+
+
+def test_writing_into_what_was_read_leaves_the_next_read_alone(store):
+    store.read("clip-b").zero_()
+    assert torch.equal(store.read("clip-b"), tensors()["clip-b"])
+
+
+def test_a_read_window_holds_no_more_memory_than_its_own(store):
+    window = store.read("clip-b", 2, 5)
+    assert window.untyped_storage().nbytes() == 3 * C * 4
+
+
+def test_missing_clips_are_named_in_the_order_asked(store):
+    asked = ["gone-2", "clip-a", "gone-1"]
+    assert store.missing(asked) == ["gone-2", "gone-1"]
+    with pytest.raises(FeatureError) as caught:
+        store.preflight({**STEPS, "gone-2": 30, "gone-1": 30})
+    faults = caught.value.faults
+    assert {fault.split(":")[0] for fault in faults} == {"gone-1", "gone-2"}
+    with pytest.raises(FeatureError, match="gone-1"):
+        store.read("gone-1")
+
+
+def test_another_clips_length_is_found_before_training(store):
+    with pytest.raises(FeatureError) as caught:
+        store.preflight({**STEPS, "clip-b": 50})
+    for fault in caught.value.faults:
+        assert fault.startswith("clip-b: ")
+        assert "expected 50.0 steps" in fault
+
+
+def test_no_handle_is_pickled(store):
+    store.preflight(STEPS)
+    before = pickle.dumps(store)
+    first = store.read("clip-a")
+    after = pickle.dumps(store)
+    assert len(after) - len(before) < 200
+    assert torch.equal(pickle.loads(after).read("clip-a"), first)
+
+
+def test_spawned_workers_read_as_the_main_process_does(tmp_path):
+    """One clip set as all stores at once, since each worker takes long to start."""
+    pytest.importorskip("lmdb", reason="the optional extra lmdb is missing")
+    samples, stores = [], []
+    for i, make in enumerate(STORES):
+        (tmp_path / str(i)).mkdir()
+        stores.append(make(tmp_path / str(i)))
+    every = CachedFeatures(GridFeatures(ConcatFeatures(stores), 16), 10**6)
+    every.preflight(STEPS)
+    for clip_id, steps in STEPS.items():
+        windows, labels = np.array([[1.0, 4.0]]), np.array([0])
+        clip = MomentClip(clip_id, "v", "train", steps / FPS, FPS, windows, labels)
+        samples.append(MomentSample(clip, windows, labels, asked=(0,)))
+    dataset = MomentDataset(samples, every, n_queries=1)
+    [list(dataset[i][0]) for i in range(3)]  # handles are open when workers start
+    read = [
+        [
+            (inputs.features.clone(), targets.segments.clone())
+            for inputs, targets in DataLoader(
+                dataset,
+                batch_size=2,
+                collate_fn=collate_moments,
+                num_workers=workers,
+                multiprocessing_context="spawn" if workers else None,
+            )
+        ]
+        for workers in (0, 2)
+    ]
+    assert len(read[0]) == 2
+    for own, workers in zip(*read, strict=True):
+        assert all(map(torch.equal, own, workers))
+    assert read[0][0][0].shape[-1] == len(STORES) * C
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_process_reads_what_its_parent_opened(store):
+    expected = store.read("clip-a")
+    child = os.fork()
+    if child == 0:
+        is_equal = False
+        try:
+            is_equal = torch.equal(store.read("clip-a"), expected)
+        finally:
+            os._exit(0 if is_equal else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert torch.equal(store.read("clip-a"), expected)
+
+
+@pytest.mark.parametrize("pack", [pack_features, pack_features_lmdb])
+def test_half_precision_is_half_the_size_and_reads_as_float32(pack, folder, tmp_path):
+    if pack is pack_features_lmdb:
+        pytest.importorskip("lmdb", reason="the optional extra lmdb is missing")
+    name = "half.safetensors" if pack is pack_features else "half"
+    path = pack(FeatureFolder(folder), STEPS, tmp_path / name, dtype=torch.float16)
+    store = open_features(path)
+    store.preflight(STEPS)
+    for clip_id, features in tensors().items():
+        read = store.read(clip_id)
+        assert read.dtype == torch.float32
+        assert torch.equal(read, features.half().float())
+        torch.testing.assert_close(read, features, rtol=1e-3, atol=1e-3)
+
+
+# Which store a path opens
+
+
+def test_what_lies_at_a_path_decides_the_store(folder, tmp_path):
+    pytest.importorskip("lmdb", reason="the optional extra lmdb is missing")
+    source = FeatureFolder(folder)
+    packed = pack_features(source, STEPS, tmp_path / "a.safetensors")
+    database = pack_features_lmdb(source, STEPS, tmp_path / "b")
+    assert type(open_features(folder)) is FeatureFolder
+    assert type(open_features(packed)) is PackedFeatures
+    assert type(open_features(database)) is LmdbFeatures
+    assert type(open_features(database / "data.mdb")) is LmdbFeatures
+    assert type(open_features([folder, packed])) is ConcatFeatures
+    assert type(open_features([folder])) is FeatureFolder
+    assert open_features(source) is source
+    assert type(open_features(folder, grid=8)) is GridFeatures
+    cut = {"clip": ("clip-a", 0.0, 3.0, FPS)}
+    both = open_features([folder, database], cuts=cut, grid=8)
+    assert isinstance(both, GridFeatures) and isinstance(both.store, ParentFeatures)
+    assert both.read("clip").shape == (8, 2 * C)
+
+
+def test_absent_sources_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere; pass features=FOLDER"):
+        open_features(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"all\.safetensors; pack_features"):
+        open_features(tmp_path / "all.safetensors")
+    with pytest.raises(ValueError, match="at least one feature source"):
+        open_features([])
+
+
+@pytest.mark.parametrize(
+    "clip_id",
+    ["../secret", "/etc/secret", "a/b", "..", ".", "", "a\\b", "c:d", "a\0", "x" * 300],
+)
+def test_an_id_that_could_leave_the_folder_is_refused(clip_id, folder, tmp_path):
+    np.save(folder.parent / "secret.npy", np.ones((5, C), np.float32))
+    store = FeatureFolder(folder)
+    with pytest.raises(FeatureError, match="refused, the id is no plain file name"):
+        store.read(clip_id)
+    with pytest.raises(FeatureError, match="refused, the id is no plain file name"):
+        store.preflight({clip_id: 5})
+    videos = ParentFeatures(store, {"clip": (clip_id, 0.0, 2.0, FPS)})
+    with pytest.raises(FeatureError, match="refused, the id is no plain file name"):
+        videos.read("clip")
+
+
+def test_shuffled_features_keep_the_timeline_of_the_true_ones(folder):
+    true = GridFeatures(FeatureFolder(folder), 24)
+    shuffled = ShuffledFeatures(true, STEPS, seed=1)
+    shuffled.preflight(STEPS)
+    assert shuffled.time_scale("clip-a") == true.time_scale("clip-a") == 24 / 30
+    assert shuffled.shape("clip-a") == (24, C)
+    whole = shuffled.read("clip-a")
+    assert torch.equal(shuffled.read("clip-a", 3, 7), whole[3:7])
+
+
+def test_finite_values_whose_sum_is_not_are_no_fault(tmp_path):
+    features = torch.full((40, C), 3e38)
+    save_file({"clip": features}, tmp_path / "all.safetensors")
+    assert torch.equal(
+        open_features(tmp_path / "all.safetensors").read("clip"), features
+    )
+
+
+@pytest.mark.parametrize("place", [0, 700, 1499])
+def test_one_value_that_is_no_number_is_found_anywhere(place, tmp_path):
+    features = torch.ones(1500, 1024)  # several blocks
+    features[place, 7] = -float("inf")
+    save_file({"clip": features}, tmp_path / "all.safetensors")
+    store = open_features(tmp_path / "all.safetensors")
+    with pytest.raises(FeatureError, match=r"all\.safetensors\[clip\] holds NaN"):
+        store.read("clip")
+    assert torch.equal(store.read("clip", place + 1), torch.ones(1499 - place, 1024))

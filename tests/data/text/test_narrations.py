@@ -1,0 +1,432 @@
+"""Narrations: sentences in time, features by id, damage by line and by name."""
+
+import io
+import json
+import multiprocessing
+import os
+import pickle
+import tempfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
+from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.handles import open_lmdb
+from avalanche_vilco.data.text import narrations
+from avalanche_vilco.data.text.narrations import (
+    MAX_ARRAY_BYTES,
+    MAX_LINE_BYTES,
+    Narration,
+    NarrationStore,
+    narrations_near_windows,
+    open_narration_features,
+    read_narrations,
+)
+
+FILE = "format_unique_pretrain_data_v2.jsonl"
+
+
+def item(query_id: str, start: float, end: float, clip: str = "a", **more) -> dict:
+    window = {"video_id": clip, "query_id": query_id, "timestamps": [[start, end]]}
+    return {**window, "query": f"C does {query_id}", **more}
+
+
+def sentences(folder: Path, *items: dict | str) -> Path:
+    path = folder / FILE
+    lines = [one if isinstance(one, str) else json.dumps(one) for one in items]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def archive(folder: Path, **arrays: np.ndarray) -> Path:
+    np.savez(folder / "narration_features.npz", **arrays)
+    return folder / "narration_features.npz"
+
+
+def npz_bytes(**arrays: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def database(folder: Path, **values: bytes) -> Path:
+    lmdb = pytest.importorskip("lmdb", reason="needs the extra 'lmdb'")
+    path = folder / "narrations.lmdb"
+    environment = lmdb.open(str(path), map_size=2**24)
+    with environment.begin(write=True) as transaction:
+        for query_id, value in values.items():
+            transaction.put(query_id.encode(), value)
+    environment.close()
+    return path
+
+
+TOKENS = np.arange(12, dtype=np.float16).reshape(3, 4)
+
+
+# Sentences
+
+
+def test_sentences_come_by_clip_and_in_order_of_time(tmp_path):
+    path = sentences(
+        tmp_path, item("q1", 19.2, 20), item("q3", 1, 2, "b"), item("q2", 18.0, 21)
+    )
+    by_clip, report = read_narrations(path)
+    assert by_clip == {
+        "a": (
+            Narration(18.0, 21.0, "q2", "a", "C does q2"),
+            Narration(19.2, 20.0, "q1", "a", "C does q1"),
+        ),
+        "b": (Narration(1.0, 2.0, "q3", "b", "C does q3"),),
+    }
+    assert report.stage("narrations", "sentences").kept == 3
+    assert list(report.files) == [FILE]
+
+
+def test_sentence_with_several_windows_is_several_narrations(tmp_path):
+    path = sentences(tmp_path, item("q", 0, 0, timestamps=[[5, 6], [1, 2]]))
+    told = read_narrations(path)[0]["a"]
+    assert [(one.start_sec, one.end_sec) for one in told] == [(1, 2), (5, 6)]
+
+
+def test_text_and_further_fields_are_optional(tmp_path):
+    line = item("q", 1, 2, duration=480.0, tags=["x"])
+    del line["query"]
+    assert read_narrations(sentences(tmp_path, line))[0]["a"][0].text == ""
+
+
+def test_windows_that_do_not_fit_are_counted_by_reason(tmp_path):
+    path = sentences(
+        tmp_path,
+        item("kept", 1, 2),
+        item("kept", 1, 2),
+        item("point", 3, 3),
+        item("reversed", 5, 4),
+        item("early", -1, 2),
+        item("late", 9, 12),
+        item("outside", 11, 12),
+        item("stranger", 1, 2, "unknown"),
+    )
+    by_clip, report = read_narrations(path, {"a": 10.0})
+    tally = report.stage("narrations", "sentences")
+    assert tally.read == 8
+    assert tally.kept == 2
+    assert tally.changed == {"overhangs the clip, clipped to it": 2}
+    assert tally.rejected == {
+        "exact duplicate": 1,
+        "end before start": 1,
+        "outside the clip": 1,
+        "clip not in the annotations": 1,
+    }
+    assert tally.notes == {"zero length": 1}
+    windows = {one.query_id: (one.start_sec, one.end_sec) for one in by_clip["a"]}
+    assert windows["early"] == (0, 2)
+    assert windows["late"] == (9, 10)
+
+
+seconds = st.floats(-20, 20, allow_nan=False).map(lambda value: round(value, 2))
+
+
+@given(st.lists(st.tuples(seconds, seconds), max_size=12))
+def test_whatever_the_windows_counts_add_up_and_kept_ones_are_legal(windows):
+    items = [item(f"q{i}", start, end) for i, (start, end) in enumerate(windows)]
+    lines = "".join(json.dumps(one) + "\n" for one in items)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, FILE)
+        path.write_text(lines)
+        by_clip, report = read_narrations(path, {"a": 10.0})
+    tally = report.stage("narrations", "sentences")
+    told = by_clip.get("a", ())
+    assert tally.read == len(windows)
+    assert tally.passed_on == len(told)
+    assert list(told) == sorted(told)
+    assert all(0 <= one.start_sec <= one.end_sec <= 10 for one in told)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"video_id": "a", "query_id"', "line 2.*truncated"),
+        ("[1, 2]", "line 2.*[Ee]xpected `object`"),
+        ('{"video_id": "a", "timestamps": [[1, 2]]}', "line 2.*`query_id`"),
+        (json.dumps(item("q", 1, 2, timestamps=[])), "line 2.*'timestamps'.*no window"),
+        (json.dumps(item("q", 1, 2, timestamps=[[1]])), r"line 2.*timestamps"),
+        (json.dumps(item("q", 1, 2, timestamps=[[1, None]])), r"line 2.*timestamps"),
+        (json.dumps(item("q", 1, 2, timestamps=[["1", 2]])), r"line 2.*timestamps"),
+        (json.dumps(item("q", 1, float("nan"))), "line 2"),
+        (json.dumps(item(" ", 1, 2)), "line 2.*'query_id'.*empty"),
+        ('{"video_id": "\xff"', "line 2"),
+        ("[" * 5000, "line 2"),
+    ],
+)
+def test_damaged_line_is_named_by_its_number(line, problem, tmp_path):
+    path = sentences(tmp_path, item("q1", 1, 2), line, item("q2", 1, 2))
+    with pytest.raises(DataError, match=problem) as caught:
+        read_narrations(path)
+    assert FILE in str(caught.value)
+
+
+def test_faults_can_be_collected_instead_of_raised(tmp_path):
+    path = sentences(tmp_path, "{", item("q", 1, 2), "", "[]")
+    faults: list[DataError] = []
+    by_clip, _ = read_narrations(path, faults=faults)
+    assert [fault.record for fault in faults] == ["line 1", "line 4"]
+    assert [one.query_id for one in by_clip["a"]] == ["q"]
+
+
+def test_endless_line_is_refused_before_it_is_read_whole(tmp_path):
+    path = tmp_path / FILE
+    with path.open("wb") as file:
+        file.truncate(50 * MAX_LINE_BYTES)
+    with pytest.raises(DataError, match=r"line 1.*longer than 1048576 bytes"):
+        read_narrations(path)
+
+
+def test_absent_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=FILE):
+        read_narrations(tmp_path / FILE)
+
+
+# The public code's choice
+
+
+def test_narrations_inside_a_widened_window_are_chosen():
+    told = [Narration(start, start + 2, str(start), "a", "") for start in range(12)]
+    windows = np.array([[4.0, 7.0], [5.0, 6.0]])
+    once = narrations_near_windows(told, windows)
+    assert [one.start_sec for one in once] == [3, 4, 5, 6]
+    repeated = narrations_near_windows(told, windows, is_repeated=True)
+    assert [one.start_sec for one in repeated] == [3, 4, 4, 5, 5, 6]
+    assert narrations_near_windows(told, np.zeros((0, 2))) == []
+    assert [
+        one.start_sec for one in narrations_near_windows(told, windows, margin_sec=0)
+    ] == [4, 5]
+
+
+# Features
+
+
+@pytest.fixture(params=["archive", "database"])
+def make_features(request, tmp_path):
+    def make(**arrays: np.ndarray) -> Path:
+        if request.param == "archive":
+            return archive(tmp_path, **arrays)
+        values = {name: npz_bytes(features=value) for name, value in arrays.items()}
+        return database(tmp_path, **values)
+
+    return make
+
+
+def test_both_forms_give_equal_float32_tokens(make_features):
+    store = open_narration_features(make_features(q1=TOKENS, q2=TOKENS[0]))
+    assert set(store.ids()) == {"q1", "q2"}
+    assert store.features("q1").dtype == torch.float32
+    assert torch.equal(store.features("q1"), torch.from_numpy(TOKENS).float())
+    assert store.features("q2").shape == (1, 4)
+
+
+def test_token_features_are_preferred_in_a_public_value(tmp_path):
+    value = npz_bytes(features=TOKENS[:1], token_features=TOKENS, other=TOKENS[:2])
+    store = open_narration_features(database(tmp_path, q=value, w=npz_bytes(x=TOKENS)))
+    assert store.features("q").shape == (3, 4)
+    with pytest.raises(
+        DataError, match=r"record 'w': expected one of .* got \['x.npy'\]"
+    ):
+        store.features("w")
+
+
+def test_column_major_and_wide_arrays_are_read(make_features):
+    wide = np.asfortranarray(np.arange(12, dtype=np.float64).reshape(3, 4))
+    store = open_narration_features(make_features(q=wide))
+    assert torch.equal(store.features("q"), torch.from_numpy(wide).float())
+
+
+@pytest.mark.parametrize(
+    ("array", "problem"),
+    [
+        (np.full((2, 4), np.nan, np.float32), "NaN or infinity"),
+        (np.full((2, 4), 1e300), "NaN or infinity"),
+        (np.ones((2, 2, 2), np.float32), r"expected \(L, C\).* got \(2, 2, 2\)"),
+        (np.ones((0, 4), np.float32), r"got \(0, 4\)"),
+        (np.ones((2, 4), np.int64), "expected floating values but got int64"),
+        (np.array([{"a": 1}], dtype=object), "expected floating values but got object"),
+    ],
+)
+def test_features_that_are_none_are_named(array, problem, make_features):
+    store = open_narration_features(make_features(q=array))
+    with pytest.raises(DataError, match=f"record 'q'.*{problem}"):
+        store.features("q")
+
+
+@pytest.mark.parametrize("query_id", ["w", "", "../q", "x" * 600])
+def test_features_that_are_not_there_are_named(query_id, make_features):
+    store = open_narration_features(make_features(q=TOKENS))
+    with pytest.raises(DataError, match="no features"):
+        store.features(query_id)
+
+
+@pytest.mark.parametrize("keep", [0, 100, 0.5])
+def test_truncated_archive_is_named(keep, tmp_path):
+    path = archive(tmp_path, q=np.ones((500, 4)))
+    content = path.read_bytes()
+    size = keep if isinstance(keep, int) else int(keep * len(content))
+    path.write_bytes(content[:size])
+    with pytest.raises(DataError, match=r"narration_features\.npz: not an npz archive"):
+        open_narration_features(path)
+
+
+def test_flipped_byte_is_found_by_its_checksum(tmp_path):
+    path = archive(tmp_path, q=np.ones((500, 4)))
+    content = bytearray(path.read_bytes())
+    content[3000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="record 'q': damaged: Bad CRC-32"):
+        open_narration_features(path).features("q")
+
+
+def bomb(path: Path) -> Path:
+    """A small file that unpacks to more than the limit."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("q.npy", bytes(MAX_ARRAY_BYTES + 1))
+    return path
+
+
+def test_zip_bomb_is_not_unpacked(tmp_path, monkeypatch):
+    path = bomb(tmp_path / "bomb.npz")
+    assert path.stat().st_size < 10**6
+    monkeypatch.setattr(zipfile.ZipFile, "read", None)
+    with pytest.raises(DataError, match=f"expected at most {MAX_ARRAY_BYTES} bytes"):
+        open_narration_features(path).features("q")
+
+
+def test_header_that_promises_more_than_there_is_is_refused(tmp_path):
+    header = io.BytesIO()
+    fields = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 512)}
+    np.lib.format.write_array_header_1_0(header, fields)
+    with zipfile.ZipFile(tmp_path / "liar.npz", "w") as file:
+        file.writestr("q.npy", header.getvalue() + bytes(64))
+    with pytest.raises(DataError, match="the header promises 2048000000000000 bytes"):
+        open_narration_features(tmp_path / "liar.npz").features("q")
+
+
+def test_value_that_is_no_archive_is_named(tmp_path):
+    store = open_narration_features(database(tmp_path, q=b"text"))
+    with pytest.raises(DataError, match="record 'q': the value is no npz archive"):
+        store.features("q")
+
+
+def test_value_over_the_limit_is_not_copied(tmp_path, monkeypatch):
+    path = database(tmp_path, q=npz_bytes(features=TOKENS))
+    monkeypatch.setattr(narrations, "MAX_ARRAY_BYTES", 10)
+    with pytest.raises(DataError, match="record 'q': expected at most 10 bytes"):
+        open_narration_features(path).features("q")
+
+
+def test_truncated_database_is_refused_before_it_kills_the_process(tmp_path):
+    path = database(tmp_path, **{f"q{i}": os.urandom(9000) for i in range(20)})
+    file = path / "data.mdb"
+    os.truncate(file, file.stat().st_size // 2)
+    with pytest.raises(DataError, match=r"truncated: expected \d+ bytes but got \d+"):
+        open_narration_features(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"text" * 4000])
+def test_file_that_is_no_database_is_named(content, tmp_path):
+    pytest.importorskip("lmdb", reason="needs the extra 'lmdb'")
+    path = tmp_path / "other.mdb"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"other\.mdb: not an LMDB"):
+        open_narration_features(path)
+
+
+def test_absent_features_are_named(tmp_path):
+    pytest.importorskip("lmdb", reason="needs the extra 'lmdb'")
+    for name in ("nothing.npz", "nothing.lmdb"):
+        with pytest.raises(FileNotFoundError, match=name):
+            open_narration_features(tmp_path / name)
+
+
+# The store
+
+
+def test_store_joins_sentences_and_features(make_features, tmp_path):
+    path = sentences(tmp_path, item("q2", 5, 6), item("q1", 1, 2))
+    store = NarrationStore(path, make_features(q1=TOKENS, q2=TOKENS[:1]))
+    assert len(store) == 2
+    assert store.clip_ids == ("a",)
+    assert [one.query_id for one in store.of_clip("a")] == ["q1", "q2"]
+    assert store.of_clip("unknown") == ()
+    assert store.features("q2").shape == (1, 4)
+
+
+def test_missing_features_are_all_listed_or_counted(make_features, tmp_path):
+    path = sentences(tmp_path, *[item(f"q{i}", i, i + 1) for i in range(4)])
+    features = make_features(q1=TOKENS)
+    with pytest.raises(DataError, match="no features for 3 narrations: q0, q2, q3"):
+        NarrationStore(path, features)
+    store = NarrationStore(path, features, missing="drop")
+    tally = store.report.stage("narration features", "sentences")
+    assert (tally.kept, tally.rejected) == (1, {"no features": 3})
+    assert [one.query_id for one in store.of_clip("a")] == ["q1"]
+    with pytest.raises(ValueError, match="expected missing in"):
+        NarrationStore(path, features, missing="skip")
+
+
+def read_all(store: NarrationStore) -> list[float]:
+    told = [one for clip in store.clip_ids for one in store.of_clip(clip)]
+    return [float(store.features(one.query_id).sum()) for one in told]
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_workers_read_what_the_parent_reads(method, make_features, tmp_path):
+    arrays = {f"q{i}": TOKENS + i for i in range(20)}
+    path = sentences(tmp_path, *[item(name, 1, 2) for name in arrays])
+    store = NarrationStore(path, make_features(**arrays))
+    expected = read_all(store)
+    workers = 2 if method == "fork" else 1
+    with multiprocessing.get_context(method).Pool(workers) as pool:
+        if method == "fork":
+            assert pool.map(read_all, [store, store]) == [expected] * 2
+        else:
+            shapes = pool.map(store.features, ["q1", "q2"])
+            assert [float(value.sum()) for value in shapes] == [
+                float(store.features(name).sum()) for name in ("q1", "q2")
+            ]
+    assert read_all(store) == expected
+
+
+def test_pickled_store_holds_no_open_file(make_features, tmp_path):
+    store = NarrationStore(
+        sentences(tmp_path, item("q", 1, 2)), make_features(q=TOKENS)
+    )
+    store.features("q")
+    twin = pickle.loads(pickle.dumps(store))
+    assert torch.equal(twin.features("q"), store.features("q"))
+
+
+def test_one_database_opens_twice_in_a_process(tmp_path):
+    path = database(tmp_path, q=npz_bytes(features=TOKENS))
+    assert open_lmdb(path) is open_lmdb(path / "data.mdb")
+
+
+def test_narrations_of_the_embedded_default_are_read(tmp_path):
+    root = generate_mini_mq(
+        tmp_path, n_train=4, n_val=2, n_test=0, group_size=1, clip_sec=(40.0, 60.0)
+    )
+    records = json.loads((root / "ego4d_clip_annotations_v2.json").read_text())
+    durations = {uid: record["duration"] for uid, record in records.items()}
+    store = NarrationStore(
+        root / FILE, root / "narration_features.npz", durations_sec=durations
+    )
+    tally = store.report.stage("narrations", "sentences")
+    assert tally.kept == tally.read == len(store) > 0
+    for clip_id in store.clip_ids:
+        assert records[clip_id]["subset"] == "train"
+        for one in store.of_clip(clip_id):
+            assert one.text.startswith("C ")
+            assert store.features(one.query_id).shape[1] == 512

@@ -1,0 +1,129 @@
+"""Answers to visual queries, from windows to a file that scores as the metric says."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from avalanche.training.plugins import EvaluationPlugin
+from avalanche.training.supervised import Naive
+from torch import Tensor, nn
+
+from avalanche_vilco.benchmarks.vilco_vq.embedded import generate_mini_vq
+from avalanche_vilco.benchmarks.vilco_vq.generator import unlabelled_vq, vilco_vq
+from avalanche_vilco.evaluation.metrics.response_track import response_track_metrics
+from avalanche_vilco.experiments import predict
+from avalanche_vilco.experiments.score import score
+from avalanche_vilco.models.frame_answers import FrameAnswers
+
+
+class Knowing(nn.Module):
+    """Answers three queries of four as the targets say, the fourth in frames 0 to 2."""
+
+    def forward(self, inputs: Any) -> Tensor:
+        return torch.zeros(len(inputs), 5, 1)
+
+    def decode(self, output: Tensor, targets: Any) -> FrameAnswers:
+        side, padding = targets.square[:, None, :1], targets.square[:, None, 1:]
+        boxes = targets.boxes.double() * side - padding.repeat(1, 1, 2)
+        sure = torch.where(targets.present, 3.1 + 0.01 * targets.query[:, None], -6.0)
+        first = torch.where(targets.frame_numbers < 3, 3.0, -6.0)
+        is_fourth = (targets.query % 4 == 3)[:, None]
+        return FrameAnswers(
+            scores=torch.where(is_fourth, first, sure).masked_fill(
+                ~targets.searched, -math.inf
+            ),
+            boxes=boxes,
+            frame_numbers=targets.frame_numbers,
+            query=targets.query,
+            query_frame=targets.query_frame,
+        )
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "vq"
+    return generate_mini_vq(folder, n_train=6, n_val=4, n_test=1)
+
+
+@pytest.fixture(scope="module")
+def benchmark(root: Path) -> Any:
+    return vilco_vq(root, side=32, n_experiences=2, protocol="shared_clips")
+
+
+def strategy(plugins: Any) -> Any:
+    model = Knowing()
+    model.unused = nn.Parameter(torch.zeros(1))
+    return Naive(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        criterion=lambda output, targets: output.sum(),
+        eval_mb_size=5,
+        evaluator=EvaluationPlugin(*plugins, loggers=[]),
+    )
+
+
+@pytest.mark.filterwarnings("ignore:No loggers specified")
+def test_file_of_the_test_stream_scores_as_its_metric(
+    root: Path, benchmark: Any, tmp_path: Path
+) -> None:
+    data = benchmark.datasets["test"]
+    knowing = strategy(response_track_metrics(experience=False))
+    keeper = predict._FORMS["vilco_vq"].keeper(len(data))
+    answers = predict._answers(knowing, benchmark.test_stream, keeper)
+    told = knowing.evaluator.get_last_metrics()
+    document = predict._track_document(
+        data, answers, benchmark, {"dataset_root": root}, "val"
+    )
+    file = tmp_path / "predictions.json"
+    file.write_text(json.dumps(document))
+    found = score("vq", file, root / "vq_val.json").scores
+    for name, level in (("tAP", "0.25"), ("stAP", "0.25"), ("tAP", "mean")):
+        key = name + ("25" if level == "0.25" else "")
+        own = told[f"{key}_Stream/eval_phase/test_stream"]
+        assert found[name][level] == pytest.approx(own, abs=1e-9)
+        assert 0.5 < own < 1
+    assert found["success"]["0.05"] == pytest.approx(
+        told["success_Stream/eval_phase/test_stream"], abs=1e-9
+    )
+
+
+@pytest.mark.filterwarnings("ignore:No loggers specified")
+def test_queries_without_tracks_are_answered(root: Path, benchmark: Any) -> None:
+    options = {"dataset_root": root, "side": 32, "n_experiences": 2, "seed": 1}
+    form = predict._FORMS["vilco_vq"]
+    data = form.unlabelled(options)
+    assert len(data) == len(unlabelled_vq(root, side=32)) > len(data.queries)
+    stream = predict._one_experience(data, benchmark)
+    answers = predict._answers(strategy(()), stream, form.keeper(len(data)))
+    document = form.document(data, answers, benchmark, options, "test")
+    content = json.loads((root / "vq_test_unannotated.json").read_text())
+    asked, answered = 0, 0
+    for video, given in zip(
+        content["videos"], document["results"]["videos"], strict=True
+    ):
+        for clip, own in zip(video["clips"], given["clips"], strict=True):
+            for part, sets in zip(clip["annotations"], own["predictions"], strict=True):
+                assert list(part["query_sets"]) == list(sets["query_sets"])
+                asked += len(sets["query_sets"])
+                answered += sum(bool(s["bboxes"]) for s in sets["query_sets"].values())
+    assert 0 < answered == len(data.queries) <= asked
+
+
+def test_annotation_file_is_found_where_the_benchmark_finds_it(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = predict._vq_file
+    val = root / "vq_val.json"
+    assert find({"dataset_root": root}, "val") == val
+    assert find({"annotations": root}, "test") == root / "vq_test_unannotated.json"
+    assert find({"annotations": {"val": str(val)}}, "val") == val
+    monkeypatch.setenv("AVALANCHE_VILCO_DATA", str(root))
+    assert find({}, "val") == val
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "annotations" / val.name).symlink_to(val)
+    assert find({"dataset_root": tmp_path}, "val").parent.name == "annotations"
+    with pytest.raises(FileNotFoundError, match=r"no vq_test_unannotated\.json in"):
+        find({"dataset_root": tmp_path}, "test")

@@ -1,0 +1,334 @@
+"""A run: what it writes, that it repeats, resumes, and refuses what it cannot do."""
+
+import csv
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from avalanche_vilco.cli import main as cli
+from avalanche_vilco.experiments.run import BENCHMARKS, run
+from avalanche_vilco.training.registry import RECIPES
+
+PACKAGE = Path(cli.__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def root(mq_root: Path) -> Path:
+    return mq_root
+
+
+def small_run(root: Path, folder: Path, **options):
+    settings = {"strategy": "naive", "epochs": 1, "echo": lambda line: None, **options}
+    return run(
+        "vilco_mq", output=folder, benchmark_options={"dataset_root": root}, **settings
+    )
+
+
+@pytest.fixture(scope="module")
+def replay(root: Path, tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("replay")
+    options = {"strategy": "replay", "strategy_options": {"mem_size": 5}}
+    return folder, small_run(root, folder, **options)
+
+
+def test_results_file_holds_what_a_reader_needs_to_compare(replay) -> None:
+    folder, results = replay
+    stored = json.loads((folder / "results.json").read_text())
+    assert stored == json.loads(json.dumps(results))
+    assert stored["config"]["seed"] == 0
+    assert stored["benchmark"]["protocol"] == "exclusive"
+    assert stored["benchmark"]["uses_ground_truth_at_test"] is False
+    assert set(stored["versions"]) >= {"avalanche_vilco", "avalanche-lib", "torch"}
+    (digest,) = stored["data"]["files"].values()
+    assert len(digest) == len(stored["initial_weights_sha256"]) == 64
+    for stage in stored["data"]["stages"]:
+        rejected, changed = stage["rejected"].values(), stage["changed"].values()
+        assert stage["read"] == stage["kept"] + sum(changed) + sum(rejected)
+    assert len(stored["seconds"]) == 5
+
+
+def test_options_of_the_model_reach_its_builder(root: Path, tmp_path: Path) -> None:
+    usual = small_run(root, tmp_path / "usual")
+    few = small_run(root, tmp_path / "few", model_options={"max_windows": 1})
+    assert few["final_weights_sha256"] == usual["final_weights_sha256"]
+    assert few["config"]["model_options"] == {"max_windows": 1}
+    name = "Recall@5x_tIoU0.3"
+    assert few["scores"][name]["average"] < usual["scores"][name]["average"]
+
+
+def test_scores_are_those_of_the_matrices(replay) -> None:
+    _, results = replay
+    for name, score in results["scores"].items():
+        rows = results["matrices"][name]["p"]
+        last = rows[-1]
+        assert score["average"] == pytest.approx(sum(last) / 5)
+        drops = [rows[j][j] - last[j] for j in range(4)]
+        assert score["bwf"] == pytest.approx(sum(drops) / 4)
+        assert 0 <= score["chance"] <= 1
+
+
+def test_matrix_table_gives_a_reason_for_each_empty_cell(replay) -> None:
+    folder, results = replay
+    with (folder / "matrices.csv").open() as file:
+        cells = list(csv.DictReader(file))
+    for cell in cells:
+        i, j = int(cell["after_training"]), int(cell["evaluated_on"])
+        expected = results["matrices"][cell["metric"]]["p"][i][j]
+        assert cell["value"] == "" if expected is None else True
+        assert expected is None or float(cell["value"]) == expected
+    assert len(cells) == 12 * 25
+    for cell in cells:
+        future = int(cell["evaluated_on"]) > int(cell["after_training"])
+        assert (cell["value"] == "") == future == ("not learnt" in cell["reason"])
+
+
+def test_memory_counts_the_samples_that_replay_keeps(replay, root: Path) -> None:
+    _, results = replay
+    memory = results["memory"]
+    assert memory["samples"] == memory["clips"] == 5
+    streams = results["data"]["stages"][-1]["notes"]
+    assert memory["share_of_training_samples"] == 5 / streams["in stream train"]
+    assert 5 * 40 / 3600 <= memory["hours"] <= 5 * 60 / 3600
+    # 40 to 60 s at 0.46875 features a second, 32 float32 channels
+    assert 5 * 18 * 128 <= memory["exemplar_bytes"] <= 5 * 29 * 128
+
+
+def test_log_is_closed_after_the_run(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from avalanche_vilco.experiments import run as module
+
+    loggers, make = [], module.TextLogger
+
+    class Recorded(make):
+        def __init__(self, file) -> None:
+            super().__init__(file)
+            loggers.append(self)
+
+    monkeypatch.setattr(module, "TextLogger", Recorded)
+    small_run(root, tmp_path)
+    assert [logger.file.closed for logger in loggers] == [True]
+    assert (tmp_path / "log.txt").read_text().count("End of training phase") == 5
+
+
+@pytest.mark.parametrize("unit", ["class_slots", "samples"])
+def test_seed_of_the_run_draws_class_slots(
+    unit: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from avalanche_vilco.training import supervised
+
+    seeds, make = [], supervised.ClassSlotBuffer
+
+    def record(max_size: int, *, seed: int):
+        seeds.append(seed)
+        return make(max_size, seed=seed)
+
+    monkeypatch.setattr(supervised, "ClassSlotBuffer", record)
+    options = {"dataset_root": root, "protocol": "reference", "n_experiences": 1}
+    results = run(
+        "vilco_mq",
+        "replay",
+        seed=3,
+        epochs=1,
+        output=tmp_path,
+        benchmark_options=options,
+        strategy_options={"unit": unit, "mem_size": 10},
+        echo=lambda line: None,
+    )
+    assert seeds == ([3] if unit == "class_slots" else [])
+    assert set(results["config"]["strategy_options"]) == {"mem_size", "unit"}
+
+
+def test_naive_keeps_nothing(root: Path, tmp_path: Path) -> None:
+    memory = small_run(root, tmp_path)["memory"]
+    assert set(memory.values()) == {0}
+
+
+def test_ewc_keeps_importances_and_old_weights(root: Path, tmp_path: Path) -> None:
+    results = small_run(root, tmp_path, strategy="ewc")
+    assert results["memory"]["samples"] == 0
+    assert results["memory"]["auxiliary_bytes"] > 0
+
+
+def test_one_seed_gives_one_result_and_methods_start_equal(
+    root: Path, tmp_path: Path, replay
+) -> None:
+    first = small_run(root, tmp_path / "a")
+    again = small_run(root, tmp_path / "b")
+    other = small_run(root, tmp_path / "c", seed=1)
+    for key in ("initial_weights_sha256", "final_weights_sha256", "matrices"):
+        assert first[key] == again[key]
+        assert first[key] != other[key]
+    assert replay[1]["initial_weights_sha256"] == first["initial_weights_sha256"]
+
+
+def test_interrupted_run_resumes_to_the_same_weights(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replay
+) -> None:
+    options = {"strategy": "replay", "strategy_options": {"mem_size": 5}}
+    lines: list[str] = []
+
+    def interrupt(line: str) -> None:
+        lines.append(line)
+        if line.startswith("experience 2/5"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        small_run(root, tmp_path, echo=interrupt, **options)
+    assert not (tmp_path / "results.json").exists()
+    lines.clear()
+    resumed = small_run(root, tmp_path, resume=True, echo=lines.append, **options)
+    assert "resumed after 2 experiences" in lines
+    assert not any(line.startswith("experience 2/5") for line in lines)
+    for key in ("final_weights_sha256", "matrices", "scores"):
+        assert resumed[key] == replay[1][key]
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_folder_of_another_configuration_is_refused(
+    replay, root: Path, resume: bool
+) -> None:
+    with pytest.raises(ValueError, match="another configuration"):
+        small_run(root, replay[0], resume=resume)
+    assert (replay[0] / "results.json").is_file()
+
+
+def test_stop_between_progress_and_checkpoint_trains_nothing_twice(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replay
+) -> None:
+    from avalanche_vilco.experiments import run as module
+
+    options = {"strategy": "replay", "strategy_options": {"mem_size": 5}}
+    save, saved = module.save_checkpoint, []
+
+    def save_once(*args: object) -> None:
+        if saved:
+            raise KeyboardInterrupt
+        saved.append(save(*args))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "save_checkpoint", save_once)
+        with pytest.raises(KeyboardInterrupt):
+            small_run(root, tmp_path, **options)
+    resumed = small_run(root, tmp_path, resume=True, **options)
+    assert len(resumed["seconds"]) == 5
+    for key in ("final_weights_sha256", "matrices"):
+        assert resumed[key] == replay[1][key]
+
+
+def test_damaged_progress_is_named(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "progress.json").write_text('{"config": ')
+    with pytest.raises(ValueError, match=r"progress\.json is damaged"):
+        small_run(root, tmp_path)
+
+
+def test_memory_of_joint_counts_a_clip_once_for_each_experience_that_asks_it(
+    root: Path, tmp_path: Path
+) -> None:
+    folder, options = tmp_path / "joint", {"dataset_root": root}
+    options["protocol"] = "shared_clips"
+    results = run(
+        "vilco_mq",
+        "joint",
+        epochs=1,
+        output=folder,
+        benchmark_options=options,
+        echo=lambda line: None,
+    )
+    memory = results["memory"]
+    assert memory["share_of_training_samples"] == 1
+    assert memory["samples"] > memory["clips"]
+
+
+def test_joint_fills_the_last_row_only(root: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    results = small_run(root, tmp_path, strategy="joint", echo=lines.append)
+    done = [line for line in lines if line.startswith("experience ")]
+    assert [line.partition(":")[0] for line in done] == [
+        "experience 1/1 (all experiences)"
+    ]
+    rows = results["matrices"]["Recall@1x_tIoU0.5"]["p"]
+    assert all(value is None for row in rows[:-1] for value in row)
+    assert all(value is not None for value in rows[-1])
+    assert results["scores"]["Recall@1x_tIoU0.5"]["bwf"] is None
+    assert results["memory"]["share_of_training_samples"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strategy": "repley"}, "Did you mean replay"),
+        ({"model": "vilco_mq_huge"}, "Available: vilco_mq_base, vilco_mq_base_lower"),
+        ({"strategy_options": {"mem_size": 3}}, "'naive' has no option"),
+        ({"model_options": {"windows": 3}}, "'vilco_mq_tiny' does not take .*windows"),
+    ],
+)
+def test_unknown_names_are_answered_with_known_ones(
+    root: Path, tmp_path: Path, options, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        small_run(root, tmp_path, **options)
+
+
+def test_settings_files_agree_with_the_code() -> None:
+    by_benchmark = {
+        (name, option)
+        for home in BENCHMARKS.values()
+        for name, options in home.strategy_options.items()
+        for option in options
+    }
+    files = {p.stem: p for p in (PACKAGE / "conf" / "strategy").glob("*.yaml")}
+    assert files.keys() == RECIPES.keys()
+    for name, file in files.items():
+        settings = yaml.safe_load(file.read_text())
+        assert settings.pop("name") == name
+        expected = dict(RECIPES[name].options)
+        for option in [o for n, o in by_benchmark if n == name]:
+            expected[option] = None
+        assert settings == expected
+    conf = yaml.safe_load((PACKAGE / "conf" / "run.yaml").read_text())
+    defaults = inspect.signature(run).parameters
+    for name in set(conf) & set(defaults) - {"output"}:
+        assert conf[name] == defaults[name].default
+    for name, home in BENCHMARKS.items():
+        file = PACKAGE / "conf" / "benchmark" / f"{name}.yaml"
+        benchmark = yaml.safe_load(file.read_text())
+        assert benchmark.pop("name") == name
+        parameters = inspect.signature(home.build).parameters
+        for option, value in benchmark.items():
+            assert value in (None, parameters[option].default)
+
+
+def test_command_line_runs_and_reports_errors_without_a_traceback(
+    root: Path, tmp_path: Path
+) -> None:
+    def avalanche_vilco(*settings: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "avalanche_vilco.cli.main", *settings]
+        return subprocess.run(command, cwd=tmp_path, text=True, capture_output=True)
+
+    good = avalanche_vilco(
+        "run", "seed=3", "epochs=1", f"benchmark.dataset_root={root}"
+    )
+    assert good.returncode == 0, good.stderr
+    assert "row = after training i, column = evaluated on j" in good.stdout
+    assert "not with the paper" in good.stdout
+    assert (tmp_path / "outputs/vilco_mq/naive/seed3/results.json").is_file()
+    assert list((tmp_path / "outputs/vilco_mq/naive/seed3/tensorboard").iterdir())
+
+    bad = avalanche_vilco("run", "benchmark.dataset_root=nowhere")
+    assert bad.returncode == 1
+    assert "no data folder at nowhere" in bad.stderr
+    assert "Traceback" not in bad.stderr
+
+
+def test_version_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--version"])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["fly"])
+    assert "avalanche-vilco run" in capsys.readouterr().err
