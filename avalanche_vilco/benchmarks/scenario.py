@@ -147,7 +147,7 @@ class QueryIncrementalScenario(CLScenario):
 
     :param streams: stream name -> experiences, in order.
     :param queries: all queries in order of learning.
-    :param moments: stream name -> the dataset of all its experiences: a
+    :param datasets: stream name -> the dataset of all its experiences: a
         ``MomentDataset``, ``QueryDataset`` or ``VisualDataset``.
     :param info: what a results file must say of the data (protocol, versions...).
     :param report: what was read, kept and rejected.
@@ -159,7 +159,7 @@ class QueryIncrementalScenario(CLScenario):
         streams: Mapping[str, Sequence[QueryExperience]],
         *,
         queries: Sequence[Query],
-        moments: Mapping[str, Any],
+        datasets: Mapping[str, Any],
         info: Mapping[str, Any],
         report: DataReport,
         manifest: SplitManifest | None = None,
@@ -169,7 +169,7 @@ class QueryIncrementalScenario(CLScenario):
         )
         self.queries = tuple(queries)
         """Queries by output channel."""
-        self.moments: dict[str, Any] = dict(moments)
+        self.datasets: dict[str, Any] = dict(datasets)
         """Samples of each whole stream, in the order of its experiences: moments,
         or, of visual queries, windows of frames."""
         self.info = dict(info)

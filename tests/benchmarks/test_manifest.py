@@ -171,7 +171,7 @@ def test_official_files_are_all_in_the_manifest(mq_root, tmp_path):
         FILE,
     }
     ours = {s.clip.clip_id for s in made.datasets["test"].samples}
-    theirs = {s.clip.clip_id for s in vilco_mq(mq_root).moments["test"].samples}
+    theirs = {s.clip.clip_id for s in vilco_mq(mq_root).datasets["test"].samples}
     assert ours == theirs
     again = vilco_mq(tmp_path, manifest=made.manifest(), **options)
     assert content(again) == content(made)

@@ -211,7 +211,7 @@ def test_features_of_parent_videos_are_cut_to_clips(mq_root, tmp_path):
 
 def test_processed_file_without_parent_times_cannot_be_cut(root):
     edit(root, lambda rs: [r.pop("parent_start_sec") for r in rs.values()])
-    assert len(vilco_mq(root).moments["train"])
+    assert len(vilco_mq(root).datasets["train"])
     with pytest.raises(ValueError, match="needs parent_start_sec of 30 clips"):
         vilco_mq(root, features_of="videos")
 
@@ -641,7 +641,7 @@ def test_stock_naive_trains_on_clips_of_one_step(tmp_path):
 
 
 def test_batch_of_a_stream_is_what_its_samples_say(mq_root):
-    data = vilco_mq(mq_root).moments["train"]
+    data = vilco_mq(mq_root).datasets["train"]
     inputs, targets = collate_moments([data[i] for i in range(len(data))])
     for i in range(len(data)):
         own_inputs, own = data[i]

@@ -311,7 +311,7 @@ def test_words_have_fixed_vectors_without_a_text_store(copied):
 
 def test_text_may_lie_in_one_store_a_subset(root, tmp_path):
     stored = load_file(root / NLQ_TEXT_FILE)
-    train = {s.query.query_id for s in vilco_nlq(root).moments["train"].samples}
+    train = {s.query.query_id for s in vilco_nlq(root).datasets["train"].samples}
     parts = [tmp_path / "train.safetensors", tmp_path / "rest.safetensors"]
     save_file({i: t for i, t in stored.items() if i in train}, parts[0])
     save_file({i: t for i, t in stored.items() if i not in train}, parts[1])
@@ -343,7 +343,7 @@ def test_store_and_model_exclude_each_other(root):
 def test_missing_features_are_listed_or_dropped(copied):
     clips = sorted(p.stem for p in (copied / "features").glob("*.pt"))
     used = {
-        s.clip.clip_id for d in vilco_nlq(copied).moments.values() for s in d.samples
+        s.clip.clip_id for d in vilco_nlq(copied).datasets.values() for s in d.samples
     }
     gone = next(clip for clip in clips if clip in used)
     (copied / "features" / f"{gone}.pt").unlink()

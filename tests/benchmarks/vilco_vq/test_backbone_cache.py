@@ -128,8 +128,8 @@ def test_other_weights_videos_sizes_or_frames_have_codes_of_their_own(
     note(vilco_vq(root, n_experiences=2, side=40, window=10), Backbone())
     note(vilco_vq(root, n_experiences=2, side=32, window=37), Backbone())
     assert len(prints) == 4
-    used = build(root).moments["test"].samples[0].clip.clip_id
-    other = build(root).moments["test"].samples[-1].clip.clip_id
+    used = build(root).datasets["test"].samples[0].clip.clip_id
+    other = build(root).datasets["test"].samples[-1].clip.clip_id
     video = copied / CLIP_FOLDER / f"{used}.mp4"
     shutil.copy(copied / CLIP_FOLDER / f"{other}.mp4", video)
     note(vilco_vq(copied, missing="drop", **OPTIONS), Backbone())

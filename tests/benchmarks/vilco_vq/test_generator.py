@@ -200,7 +200,7 @@ def test_missing_and_damaged_videos_are_all_listed(copied):
     clips = sorted((copied / CLIP_FOLDER).iterdir())
     used = {
         sample.clip.clip_id
-        for data in vilco_vq(copied, **OPTIONS).moments.values()
+        for data in vilco_vq(copied, **OPTIONS).datasets.values()
         for sample in data.samples
     }
     gone, cut, empty = [path for path in clips if path.stem in used][:3]
@@ -248,7 +248,7 @@ def test_an_experience_without_any_video_left_is_an_error(copied):
 def test_clips_that_no_stream_uses_need_no_video(copied, root):
     used = {
         sample.clip.clip_id
-        for data in vilco_vq(root, **OPTIONS).moments.values()
+        for data in vilco_vq(root, **OPTIONS).datasets.values()
         for sample in data.samples
     }
     for path in (copied / CLIP_FOLDER).iterdir():
