@@ -113,7 +113,7 @@ def window_counts(streams: Streams) -> dict[str, list[int]]:
     :param streams: samples by stream and experience.
     """
     return {
-        name: [sum(len(s.channels) for s in own) for own in experiences]
+        name: [sum(len(s.class_indices) for s in own) for own in experiences]
         for name, experiences in streams.items()
     }
 
@@ -310,7 +310,7 @@ def check_windows(
     """
     for name, experiences in streams.items():
         for e, samples in enumerate(experiences):
-            empty = [s.clip.clip_id for s in samples if not len(s.channels)]
+            empty = [s.clip.clip_id for s in samples if not len(s.class_indices)]
             if empty:
                 problem = f"no window of this experience's queries in clips {empty}"
                 raise DataError(file, problem, field=f"streams.{name}[{e}]")

@@ -177,7 +177,7 @@ def count_streams(streams: Streams, protocol: Protocol, report: DataReport) -> N
     clips = report.stage(f"protocol {protocol.name}", "clips")
     for name, experiences in streams.items():
         samples = [sample for experience in experiences for sample in experience]
-        windows.note(f"in stream {name}", sum(len(s.channels) for s in samples))
+        windows.note(f"in stream {name}", sum(len(s.class_indices) for s in samples))
         clips.note(f"in stream {name}", len({s.clip.clip_id for s in samples}))
         if protocol.shares_clips:
             clips.note(f"samples in stream {name}", len(samples))
@@ -299,7 +299,7 @@ def stream_counts(streams: Streams) -> list[StreamCount]:
             name,
             experience,
             len(samples),
-            sum(len(sample.channels) for sample in samples),
+            sum(len(sample.class_indices) for sample in samples),
             sum(sample.clip.duration_sec for sample in samples) / 3600,
         )
         for name, experiences in streams.items()

@@ -35,7 +35,7 @@ from avalanche_vilco.core.report import DataReport
 class Query:
     """A query that a stream teaches."""
 
-    channel: int
+    class_index: int
     """Position in the order of learning, and the query's channel in the output."""
     label_id: int
     """Category id in the annotation file."""
@@ -70,12 +70,12 @@ class QueryExperience(DatasetExperience):
         self.shown_queries: tuple[Query, ...] = ()
         """Queries whose texts clips may show before they are learnt; none outside the
         reference protocol."""
-        self.classes_in_this_experience = [query.channel for query in now]
-        self.previous_classes = {query.channel for query in self.previous_queries}
+        self.classes_in_this_experience = [query.class_index for query in now]
+        self.previous_classes = {query.class_index for query in self.previous_queries}
         self.classes_seen_so_far = self.previous_classes.union(
             self.classes_in_this_experience
         )
-        self.future_classes = {query.channel for query in chain(*future)}
+        self.future_classes = {query.class_index for query in chain(*future)}
         # Not read from the dataset: an experience without clips has its label too.
         self.task_labels = [task_label]
 
@@ -107,7 +107,7 @@ def experience_dataset(
     clip_ids: Sequence[str],
     task_label: int,
     collate_fn: Callable[..., Any],
-    channels: Sequence[Sequence[int]] | None = None,
+    class_indices: Sequence[Sequence[int]] | None = None,
 ) -> AvalancheDataset:
     """A view of a stream's samples as Avalanche's plugins want it.
 
@@ -122,19 +122,19 @@ def experience_dataset(
     :param task_label: task label of the samples; always attached, since without
         one Avalanche's training loader ignores the collate function.
     :param collate_fn: makes mini-batches; survives subsets, buffers and workers.
-    :param channels: for each of these samples the queries that have a window in it,
-        which follow it as the attribute ``channels``, for memories with slots for
+    :param class_indices: for each of these samples the queries with a window in it,
+        which follow it as the attribute ``class_indices``, for memories with slots for
         each query; ``None`` takes its group alone.
     """
     view = torch.utils.data.Subset(data, list(indices))
-    answered = [[group] for group in groups] if channels is None else channels
+    answered = [[group] for group in groups] if class_indices is None else class_indices
     return TaskAwareSupervisedClassificationDataset(
         [view],
         data_attributes=[
             DataAttribute(list(groups), "targets"),
             DataAttribute(list(clip_ids), "clip_ids"),
             DataAttribute(list(indices), "positions"),
-            DataAttribute([tuple(own) for own in answered], "channels"),
+            DataAttribute([tuple(own) for own in answered], "class_indices"),
             # Avalanche's ConstantSequence cannot be empty.
             TaskLabels([task_label] * len(view)),
         ],

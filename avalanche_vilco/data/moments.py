@@ -52,12 +52,12 @@ class MomentSample:
     clip: MomentClip
     windows_sec: npt.NDArray[np.float64]
     """(N, 2) clip seconds."""
-    channels: npt.NDArray[np.int64]
-    """(N,) query channel of each window."""
+    class_indices: npt.NDArray[np.int64]
+    """(N,) class index of each window."""
     asked: tuple[int, ...]
-    """Channels of the queries asked."""
+    """Class indices of the queries asked."""
     shown: tuple[int, ...] | None = None
-    """Channels of the queries whose text the model sees with the clip; None: all
+    """Class indices of the queries whose text the model sees with the clip; None: all
     learnt so far, the only choice that tells nothing about the clip's answers."""
 
 
@@ -136,9 +136,9 @@ class MomentDataset(Dataset[Sample]):
         """Steps a second; a store that resizes clips changes it."""
         return clip.features_per_sec * self.store.time_scale(clip.clip_id)
 
-    def _multi_hot(self, channels: Sequence[int]) -> Tensor:
+    def _multi_hot(self, class_indices: Sequence[int]) -> Tensor:
         chosen = torch.zeros(self.n_queries, dtype=torch.bool)
-        chosen[list(channels)] = True
+        chosen[list(class_indices)] = True
         return chosen
 
     def _targets(self, index: int, valid: Tensor) -> dict[str, Tensor]:
@@ -149,7 +149,7 @@ class MomentDataset(Dataset[Sample]):
             "valid": valid,
             "segments": seconds_to_grid(windows, rate).float(),
             "segments_sec": windows,
-            "labels": torch.from_numpy(np.array(sample.channels)),
+            "labels": torch.from_numpy(np.array(sample.class_indices)),
             "asked": self._multi_hot(sample.asked),
             "duration_sec": torch.tensor(clip.duration_sec, dtype=torch.float64),
             "features_per_sec": torch.tensor(rate, dtype=torch.float64),

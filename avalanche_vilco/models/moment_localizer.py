@@ -36,7 +36,7 @@ class LearnableQuery(Protocol):
     """What the model needs to know of a query to learn it."""
 
     @property
-    def channel(self) -> int:
+    def class_index(self) -> int:
         """Its output channel."""
 
     @property
@@ -101,7 +101,9 @@ class MomentLocalizer(PyramidLocalizer):
             model's.
         """
         self.read_queries(queries)
-        self.heads.cls.grow(max((query.channel + 1 for query in queries), default=0))
+        self.heads.cls.grow(
+            max((query.class_index + 1 for query in queries), default=0)
+        )
 
     def read_queries(self, queries: Sequence[LearnableQuery]) -> None:
         """Have a text for each query; one without a channel is seen only with clips
@@ -111,7 +113,7 @@ class MomentLocalizer(PyramidLocalizer):
         :raises ValueError: token features are none, or of another width than the
             model's.
         """
-        new = [query for query in queries if not self._has_read(query.channel)]
+        new = [query for query in queries if not self._has_read(query.class_index)]
         if not new:
             return
         width = self.query_tokens.shape[2]
@@ -119,17 +121,17 @@ class MomentLocalizer(PyramidLocalizer):
             if query.tokens.shape[1:] != (width,) or not len(query.tokens):
                 raise ValueError(
                     f"expected (L > 0, {width}) token features for query channel "
-                    f"{query.channel} but got {tuple(query.tokens.shape)}: build "
+                    f"{query.class_index} but got {tuple(query.tokens.shape)}: build "
                     "the model with text_dim=benchmark.text_dim"
                 )
         self._resize(
-            max(query.channel for query in new) + 1,
+            max(query.class_index for query in new) + 1,
             max(len(query.tokens) for query in new),
         )
         for query in new:
             length = len(query.tokens)
-            self.query_tokens[query.channel, :length] = query.tokens
-            self.known_tokens[query.channel, :length] = True
+            self.query_tokens[query.class_index, :length] = query.tokens
+            self.known_tokens[query.class_index, :length] = True
 
     def _has_read(self, channel: int) -> bool:
         n_texts = len(self.known_tokens)

@@ -86,12 +86,12 @@ class ClassSlotBuffer(ExemplarsBuffer):
     ) -> None:
         """Take in samples.
 
-        :param new_data: has the attribute ``channels``, for each sample the queries
+        :param new_data: has the attribute ``class_indices``, for each sample the queries
             with a window in it.
         :param seen: queries that share the slots though no sample may have them.
         :raises ValueError: there are more queries than slots.
         """
-        candidates = _clips_by_query(new_data.channels, first=len(self.buffer))
+        candidates = _clips_by_query(new_data.class_indices, first=len(self.buffer))
         for channel in seen:
             self.slots.setdefault(channel, [])
         generator = self._generator()
@@ -184,14 +184,14 @@ class QueryQuotaBuffer(ExemplarsBuffer):
     ) -> list[int]:
         """Take in samples.
 
-        :param new_data: has the attribute ``channels``, for each sample the queries
+        :param new_data: has the attribute ``class_indices``, for each sample the queries
             with a window in it.
         :param agent: the strategy, where ranks depend on it.
         :return: positions in ``new_data`` of the samples that were kept.
         """
         before = len(self.buffer)
         data = self.buffer.concat(new_data) if before else new_data
-        found = _clips_by_query(new_data.channels, first=before)
+        found = _clips_by_query(new_data.class_indices, first=before)
         pools = {c: [*self.ranking.get(c, ()), *own] for c, own in found.items()}
         self.ranking.update(self.rank(data, pools, agent))
         unknown = sorted(found.keys() - self._turn.keys())

@@ -32,7 +32,7 @@ N_QUERIES, N_TOKENS = 22, 8
 class Query:
     """What a model learns of a query."""
 
-    channel: int
+    class_index: int
     tokens: Tensor
 
 

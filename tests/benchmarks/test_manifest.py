@@ -41,7 +41,8 @@ def content(benchmark: QueryIncrementalScenario) -> dict[str, Any]:
     }
     windows = {
         name: [
-            (s.windows_sec.tolist(), s.channels.tolist(), s.asked) for s in data.samples
+            (s.windows_sec.tolist(), s.class_indices.tolist(), s.asked)
+            for s in data.samples
         ]
         for name, data in benchmark.datasets.items()
     }

@@ -58,7 +58,7 @@ def experience(data, indices, e, groups, task_label) -> QueryExperience:
     dataset = experience_dataset(
         data,
         indices,
-        groups=[int(sample.channels[0]) for sample in own],
+        groups=[int(sample.class_indices[0]) for sample in own],
         clip_ids=[sample.clip.clip_id for sample in own],
         task_label=task_label,
         collate_fn=collate_moments,
@@ -134,7 +134,7 @@ def test_original_labels_are_recoverable(benchmark):
     assert (benchmark.n_classes, benchmark.n_experiences) == (6, 3)
     second = benchmark.test_stream[1]
     (query,) = second.queries_in_this_experience
-    assert (query.channel, query.label_id, query.name) == (3, 7, "label 7")
+    assert (query.class_index, query.label_id, query.name) == (3, 7, "label 7")
     assert [query.label_id for query in second.previous_queries] == [16, 59, 3]
     assert benchmark.text_dim == 8
 

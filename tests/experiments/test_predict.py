@@ -77,7 +77,9 @@ def asked_windows(root: Path) -> dict[str, Any]:
             "annotations": [
                 {"label": names[channel], "start_time": start, "end_time": end}
                 for (start, end), channel in zip(
-                    sample.windows_sec.tolist(), sample.channels.tolist(), strict=True
+                    sample.windows_sec.tolist(),
+                    sample.class_indices.tolist(),
+                    strict=True,
                 )
             ],
         }

@@ -21,7 +21,7 @@ Window = tuple[float, float, int]
 class TextQuery:
     """A query as the model sees it."""
 
-    channel: int
+    class_index: int
     tokens: Tensor
 
 

@@ -243,7 +243,7 @@ def test_unlearnt_channels_do_not_disturb_the_others(localizer, text_query, clip
     model, clips = localizer(0), clip_batch([40, 9])
     late = deepcopy(model)
     model.learn_queries([text_query(0)])
-    late.learn_queries([replace(text_query(0), channel=3)])
+    late.learn_queries([replace(text_query(0), class_index=3)])
     output, late_output = model(clips), late(clips)
     assert late.n_queries == 4
     assert torch.isfinite(late_output).all()
@@ -408,7 +408,7 @@ def test_weights_load_into_a_model_without_queries(localizer, clip_batch):
     fresh.load_state_dict(torch.load(file, weights_only=True))
     assert fresh.n_queries == 4
     assert torch.equal(fresh(clips), model(clips))
-    fresh.learn_queries([SimpleNamespace(channel=4, tokens=torch.randn(2, 12))])
+    fresh.learn_queries([SimpleNamespace(class_index=4, tokens=torch.randn(2, 12))])
     assert fresh(clips).shape[1] == 5 + 2
 
 

@@ -30,7 +30,7 @@ def clips(channels: list[tuple[int, ...]], first: int = 0) -> AvalancheDataset:
     return AvalancheDataset(
         [list(range(first, first + len(channels)))],
         data_attributes=[
-            DataAttribute(channels, "channels"),
+            DataAttribute(channels, "class_indices"),
             DataAttribute(names, "clip_ids"),
         ],
     )
@@ -144,7 +144,7 @@ def test_slots_point_at_clips_that_have_their_query() -> None:
         channels += own
         for channel in buffer.slots:
             assert all(channel in channels[clip] for clip in held(buffer, channel))
-        assert list(buffer.buffer.channels) == [channels[i] for i in buffer.buffer]
+        assert list(buffer.buffer.class_indices) == [channels[i] for i in buffer.buffer]
 
 
 def test_what_is_kept_of_an_old_query_was_kept_before() -> None:
@@ -222,7 +222,7 @@ def test_replay_draws_its_batches_from_class_slots(parts: Parts, benchmark) -> N
     assert memory.n_entries <= 4
     assert set(memory.slots) == {0, 1, 2, 3}
     for channel, slots in memory.slots.items():
-        assert all(channel in memory.buffer.channels[i] for i in slots)
+        assert all(channel in memory.buffer.class_indices[i] for i in slots)
     for ours, theirs in zip(
         by_unit.model.parameters(), by_policy.model.parameters(), strict=True
     ):

@@ -220,4 +220,6 @@ def _show_clip_labels(benchmark: QueryIncrementalScenario) -> None:
 
 def _with_own_labels(sample: MomentSample, queries: Sequence[Query]) -> MomentSample:
     own: set[Any] = set(sample.clip.label_ids.tolist())
-    return replace(sample, shown=tuple(q.channel for q in queries if q.label_id in own))
+    return replace(
+        sample, shown=tuple(q.class_index for q in queries if q.label_id in own)
+    )

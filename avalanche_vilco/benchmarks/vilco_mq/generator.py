@@ -630,14 +630,14 @@ def _experience(
     queries: Sequence[Sequence[Query]],
     return_task_id: bool,
 ) -> QueryExperience:
-    asked = [sorted(set(data.samples[i].channels.tolist())) for i in indices]
+    asked = [sorted(set(data.samples[i].class_indices.tolist())) for i in indices]
     task_label = experience if return_task_id else 0
     dataset = experience_dataset(
         data,
         indices,
         groups=balancing_targets(asked),
         clip_ids=[data.samples[i].clip.clip_id for i in indices],
-        channels=asked,
+        class_indices=asked,
         task_label=task_label,
         collate_fn=collate_moments,
     )

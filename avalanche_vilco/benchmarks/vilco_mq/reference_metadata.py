@@ -221,7 +221,7 @@ def _clip_record(
         "fps": clip.features_per_sec,
         "duration": clip.duration_sec,
         "segments": sample.windows_sec.astype(np.float32),
-        "labels": [np.int64(order[channel]) for channel in sample.channels],
+        "labels": [np.int64(order[channel]) for channel in sample.class_indices],
         "parent_video_id": clip.video_id,
         "parent_start_sec": start,
         "parent_end_sec": start + clip.duration_sec,

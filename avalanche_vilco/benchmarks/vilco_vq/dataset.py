@@ -65,7 +65,7 @@ class VisualSample:
     training."""
     group: int
     """Place of the query's title in the order of learning, -1 where it has none."""
-    channels: tuple[int, ...] = (_QUERY_CHANNEL,)
+    class_indices: tuple[int, ...] = (_QUERY_CHANNEL,)
     asked: tuple[int, ...] = (_QUERY_CHANNEL,)
 
 

@@ -170,7 +170,7 @@ def test_averages_weigh_experiences_by_the_queries_seen() -> None:
 
 def test_clips_show_their_own_labels_and_nothing_else(root: Path) -> None:
     benchmark = vilco_mq(root, protocol="reference", deviations=["clip_label_text"])
-    channel = {query.label_id: query.channel for query in benchmark.queries}
+    channel = {query.label_id: query.class_index for query in benchmark.queries}
     seen_future = False
     for name in ("train", "test"):
         for experience in benchmark.streams[name]:

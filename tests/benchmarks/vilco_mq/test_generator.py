@@ -169,7 +169,7 @@ def test_shared_samples_cannot_be_written(any_benchmark):
         for sample in data.samples:
             for array in (
                 sample.windows_sec,
-                sample.channels,
+                sample.class_indices,
                 sample.clip.windows_sec,
                 sample.clip.label_ids,
             ):
@@ -277,7 +277,7 @@ def test_explicit_order_sets_channels_and_keeps_label_ids(mq_root):
         for w in r["annotations"]
     }
     for channel, query in enumerate(benchmark.queries):
-        assert (query.channel, query.label_id) == (channel, order[channel])
+        assert (query.class_index, query.label_id) == (channel, order[channel])
         assert query.name == names[query.label_id]
     for exp in vilco_mq(mq_root, order=order, return_task_id=True).test_stream:
         assert min(exp.classes_in_this_experience) == 2 * exp.current_experience

@@ -42,7 +42,10 @@ def model(benchmark):
 
 
 def emptied(samples):
-    nothing = {"windows_sec": np.empty((0, 2)), "channels": np.empty(0, dtype=np.int64)}
+    nothing = {
+        "windows_sec": np.empty((0, 2)),
+        "class_indices": np.empty(0, dtype=np.int64),
+    }
     return [replace(s, **nothing) for s in samples]
 
 
@@ -52,7 +55,7 @@ def exchanged(samples):
         replace(
             own,
             windows_sec=other.windows_sec,
-            channels=other.channels,
+            class_indices=other.class_indices,
             asked=other.asked,
         )
         for own, other in zip(samples, samples[1:] + samples[:1], strict=True)
@@ -60,7 +63,7 @@ def exchanged(samples):
 
 
 def relabelled(samples):
-    return [replace(s, channels=(s.channels + 1) % 10) for s in samples]
+    return [replace(s, class_indices=(s.class_indices + 1) % 10) for s in samples]
 
 
 def asking_nothing(samples):

@@ -117,10 +117,10 @@ def test_shared_clips_return_with_each_experiences_queries_and_lose_nothing(mq_r
     for name in STREAMS:
         for sample in samples(benchmark, name):
             order = benchmark.classes_order
-            asked[sample.clip.clip_id] += len(sample.channels)
+            asked[sample.clip.clip_id] += len(sample.class_indices)
             mine = {order[channel] for channel in sample.asked}
             wanted = [x for x in sample.clip.label_ids.tolist() if x in mine]
-            assert [order[c] for c in sample.channels.tolist()] == wanted
+            assert [order[c] for c in sample.class_indices.tolist()] == wanted
             assert wanted
     assert asked == {
         c.clip_id: len(c.label_ids) for c in read.clips if len(c.label_ids)
@@ -313,7 +313,7 @@ def test_every_window_is_kept_or_counted_under_any_protocol(drawn, protocol):
     count_streams(streams, rule, report)
     tally = report.stage(f"protocol {protocol}", "windows")
     assert tally.read == sum(len(c.label_ids) for c in clips)
-    held = [len(s.channels) for own in streams.values() for e in own for s in e]
+    held = [len(s.class_indices) for own in streams.values() for e in own for s in e]
     assert tally.passed_on == sum(held)
     assert all(held)
 
@@ -334,7 +334,7 @@ def reference_part(benchmark: Any, stream: str) -> list[list[dict[str, Any]]]:
                 {
                     "id": s.clip.clip_id,
                     "duration": s.clip.duration_sec,
-                    "labels": [order[c] for c in s.channels.tolist()],
+                    "labels": [order[c] for c in s.class_indices.tolist()],
                     "segments": s.windows_sec.tolist(),
                 }
                 for s in own

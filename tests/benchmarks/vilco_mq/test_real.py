@@ -164,7 +164,7 @@ def test_every_category_is_in_train_and_in_test(annotations, features, options):
     built = vilco_mq(annotations=annotations, features=features, **options)
     for stream in ("train", "test"):
         samples = built.datasets[stream].samples
-        present = {c for sample in samples for c in sample.channels.tolist()}
+        present = {c for sample in samples for c in sample.class_indices.tolist()}
         assert present == set(range(110))
 
 

@@ -87,7 +87,7 @@ def copied(root: Path, tmp_path: Path) -> Path:
 
 def ids_of(benchmark: Any, stream: str) -> list[list[str]]:
     samples = benchmark.datasets[stream].samples
-    templates = [q.channel for q in benchmark.queries]
+    templates = [q.class_index for q in benchmark.queries]
     return [
         [s.query.query_id for s in samples if s.template == template]
         for template in templates
@@ -635,7 +635,7 @@ def public_metadata(benchmark: Any) -> dict[str, dict[str, list[dict]]]:
                     "query_template": query.name,
                 }
                 for s in benchmark.datasets[stream].samples
-                if s.template == query.channel
+                if s.template == query.class_index
             ]
             for query in benchmark.queries
         }

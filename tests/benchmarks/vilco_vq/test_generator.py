@@ -73,7 +73,9 @@ def test_the_package_exports_it_under_both_names():
 
 def test_titles_are_learnt_in_groups_and_each_experience_asks_for_its_own(benchmark):
     titles = [query.name for query in benchmark.queries]
-    assert [query.channel for query in benchmark.queries] == list(range(len(titles)))
+    assert [query.class_index for query in benchmark.queries] == list(
+        range(len(titles))
+    )
     assert sorted(titles) == [
         q.name for q in sorted(benchmark.queries, key=lambda q: q.label_id)
     ]

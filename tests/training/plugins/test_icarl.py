@@ -45,7 +45,7 @@ AGENT = SimpleNamespace(model=Identity(), device="cpu", eval_mb_size=3)
 def samples(codes: list[list[float]], channels: list[tuple[int, ...]]) -> Any:
     return AvalancheDataset(
         [TensorDataset(torch.tensor(codes))],
-        data_attributes=[DataAttribute(channels, "channels")],
+        data_attributes=[DataAttribute(channels, "class_indices")],
     )
 
 
@@ -278,7 +278,7 @@ def test_means_are_of_the_points_that_answer_for_windows(
         model=strategy.model, device=torch.device("cpu"), eval_mb_size=1
     )
     assert torch.allclose(query_means(other, data), means, atol=1e-5)
-    without = [i for i, own in enumerate(data.channels) if 0 not in own]
+    without = [i for i, own in enumerate(data.class_indices) if 0 not in own]
     assert not query_means(other, data.subset(without))[0].any()
 
 
