@@ -1,22 +1,30 @@
-"""What generated data sets share: random directions, noise, text, and their cache."""
+"""What generated data sets share: random directions, noise, text, manifest, cache."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import tempfile
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from avalanche_vilco.core.files import sha256_of
+from avalanche_vilco.core.files import cache_folder, sha256_of
+from avalanche_vilco.core.random import seeded_stream
 
 Array: TypeAlias = NDArray[np.float64]
+Record: TypeAlias = dict[str, Any]
+
+MANIFEST_FILE = "manifest.json"
+SUBSETS = ("train", "val", "test")
 
 _SUBSTEPS = 8
 
@@ -95,33 +103,127 @@ def token_features(
     return tokens
 
 
+class EmbeddedConfig(ABC):
+    """What generated data depend on; a subclass is a frozen dataclass of its knobs.
+
+    Subclasses have ``seed``, ``n_train``, ``n_val`` and ``n_test``.
+    """
+
+    name: ClassVar[str]
+    """Such as ``mini_mq``: it starts the name of the folder."""
+    version: ClassVar[str]
+    """Changes with what the frozen default contains."""
+    seed: int
+    n_train: int
+    n_val: int
+    n_test: int
+
+    @abstractmethod
+    def generate(self, folder: Path) -> Path:
+        """Write the data into a folder.
+
+        :param folder: made if absent; files of the same names are replaced.
+        :return: ``folder``.
+        """
+
+    @abstractmethod
+    def contents(self, folder: Path) -> dict[str, Any]:
+        """What tells whether a folder holds all that was generated.
+
+        :param folder: of the data.
+        :return: hashes and sizes, JSON-safe.
+        """
+
+    @property
+    def fingerprint(self) -> str:
+        """Hexadecimal SHA-256 of the version and of every knob."""
+        knobs = json.dumps([self.version, self.knobs], sort_keys=True)
+        return hashlib.sha256(knobs.encode()).hexdigest()
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """Fields by name."""
+        return asdict(cast(Any, self))
+
+    def clip_count(self, subset: str) -> int:
+        """Number of clips of a subset.
+
+        :param subset: "train", "val" or "test".
+        """
+        return {"train": self.n_train, "val": self.n_val, "test": self.n_test}[subset]
+
+    def stream(self, *address: int) -> np.random.Generator:
+        """Random numbers of one record."""
+        return seeded_stream(self.seed, *address)
+
+    def write_manifest(self, folder: Path, **counts: Any) -> None:
+        """Write last what a folder should hold: without it the folder is unfinished.
+
+        :param folder: of the data.
+        :param counts: what else to tell, JSON-safe.
+        """
+        manifest = {
+            "name": self.name,
+            "version": self.version,
+            "fingerprint": self.fingerprint,
+            "config": self.knobs,
+            "seed": self.seed,
+            **counts,
+            **self.contents(folder),
+        }
+        text = json.dumps(manifest, indent=2) + "\n"
+        (folder / MANIFEST_FILE).write_text(text, encoding="utf-8")
+
+    def is_intact(self, folder: Path) -> bool:
+        """Whether a folder holds, as far as cheaply seen, all that was generated."""
+        try:
+            manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+            expected = {"fingerprint": self.fingerprint, **self.contents(folder)}
+            return all(manifest[key] == value for key, value in expected.items())
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def root(self, cache_dir: Path | None = None) -> Path:
+        """Folder of the data, generated if it is not there yet.
+
+        A damaged or half-written folder is generated anew. Several processes may call
+        this at once: the data appear in one move, and whoever comes second uses them.
+
+        :param cache_dir: folder that holds it; default
+            :func:`~avalanche_vilco.core.files.cache_folder`.
+        :return: ``<cache_dir>/<name>_v<version>``; a config that is not the default has
+            a folder of its own.
+        """
+        suffix = "" if self == type(self)() else f"_{self.fingerprint[:12]}"
+        folder = f"{self.name}_v{self.version}{suffix}"
+        root = (cache_folder() if cache_dir is None else cache_dir) / folder
+        if self.is_intact(root):
+            return root
+        root.parent.mkdir(parents=True, exist_ok=True)
+        prefix = f".{root.name}-"
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=root.parent) as scratch:
+            fresh = self.generate(Path(scratch) / "fresh")
+            _move_into_place(fresh, root, self.is_intact)
+        return root
+
+
+def require_at_least_one(config: EmbeddedConfig, *names: str) -> None:
+    """Refuse knobs below one.
+
+    :param config: that has the knobs.
+    :param names: of the knobs.
+    :raises ValueError: names the knob.
+    """
+    for name in names:
+        if getattr(config, name) < 1:
+            raise ValueError(f"expected {name} >= 1 but got {getattr(config, name)}")
+
+
 def folder_sha256(folder: Path) -> str:
     """Hexadecimal SHA-256 of the names and contents of a folder's files."""
     files = sorted(folder.iterdir())
     lines = [f"{file.name} {sha256_of(file)}\n" for file in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def cached_root(
-    root: Path, generate: Callable[[Path], Path], is_intact: Callable[[Path], bool]
-) -> Path:
-    """A folder of generated data, generated if it is not there yet.
-
-    A damaged or half-written folder is generated anew. Several processes may call this
-    at once: the data appear in one move, and whoever comes second uses them.
-
-    :param root: the folder.
-    :param generate: writes the data into a folder and returns it.
-    :param is_intact: whether a folder holds all that is generated.
-    :return: ``root``.
-    """
-    if is_intact(root):
-        return root
-    root.parent.mkdir(parents=True, exist_ok=True)
-    prefix = f".{root.name}-"
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=root.parent) as scratch:
-        _move_into_place(generate(Path(scratch) / "fresh"), root, is_intact)
-    return root
 
 
 def _move_into_place(

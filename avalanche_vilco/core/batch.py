@@ -171,7 +171,8 @@ def _with_empty(
     lead: tuple[int, ...],
 ) -> dict[str, Tensor]:
     """A part with an empty tensor, to be padded, for each field that only others
-    have."""
+    have.
+    """
     filled = dict(own)
     for name in names:
         if name not in own:

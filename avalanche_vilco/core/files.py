@@ -15,7 +15,8 @@ CACHE_VARIABLE = "AVALANCHE_VILCO_CACHE"
 
 def cache_folder() -> Path:
     """Where generated and computed files are kept: ``$AVALANCHE_VILCO_CACHE``, else
-    ``$XDG_CACHE_HOME/avalanche_vilco``, else ``~/.cache/avalanche_vilco``."""
+    ``$XDG_CACHE_HOME/avalanche_vilco``, else ``~/.cache/avalanche_vilco``.
+    """
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
         return Path(chosen).expanduser()

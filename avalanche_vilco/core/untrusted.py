@@ -418,7 +418,8 @@ def _set_array_state(array: npt.NDArray[Any], state: Any) -> None:
 
 def _set_dtype_state(dtype: np.dtype[Any], state: Any) -> None:
     """Set the byte order, all that a plain dtype's state may change: with other
-    flags NumPy would take numbers for addresses."""
+    flags NumPy would take numbers for addresses.
+    """
     version, order, *rest = np.dtype(dtype.str).__reduce__()[2]  # type: ignore[misc]
     orders = ("|",) if order == "|" else ("<", ">", "=")
     if not isinstance(state, tuple) or state not in [

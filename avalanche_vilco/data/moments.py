@@ -91,7 +91,8 @@ class MomentDataset(Dataset[Sample]):
     def __getitem__(self, index: int) -> Sample:
         """Inputs and targets of a sample, dicts of unbatched tensors as in
         :class:`~avalanche_vilco.core.batch.ClipBatch` and
-        :class:`~avalanche_vilco.core.batch.MomentTargets`."""
+        :class:`~avalanche_vilco.core.batch.MomentTargets`.
+        """
         index = range(len(self))[index]
         sample = self.samples[index]
         features = self.store.read(sample.clip.clip_id)

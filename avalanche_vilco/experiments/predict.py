@@ -151,7 +151,8 @@ def _check_data(
     folder: Path, progress: Mapping[str, Any], benchmark: QueryIncrementalScenario
 ) -> None:
     """Refuse data that the run was not evaluated on, and a model that is handed the
-    labels of the answers."""
+    labels of the answers.
+    """
     info = json.loads(json.dumps(benchmark.info))
     then = progress["benchmark"]
     differing = sorted(k for k in {*info, *then} if info.get(k) != then.get(k))
@@ -334,7 +335,8 @@ def _moment_document(
     subset: str,
 ) -> dict[str, Any]:
     """Of Ego4D's Moment-Queries challenge. A clip that several experiences ask is in
-    it once, as in the first."""
+    it once, as in the first.
+    """
     names = [query.name for query in benchmark.queries]
     results: dict[str, list[dict[str, Any]]] = {}
     for sample, windows in zip(data.samples, answers, strict=True):
@@ -385,7 +387,8 @@ def _track_document(
     subset: str,
 ) -> dict[str, Any]:
     """Of Ego4D's Visual-Queries-2D challenge. Query sets that the protocol leaves out
-    are in it, without boxes."""
+    are in it, without boxes.
+    """
     keys = [(q.clip_id, q.annotation_uid, q.set_number) for q in data.queries]
     return track_document(_vq_file(options, subset), keys, answers)
 
@@ -418,7 +421,8 @@ def _unlabelled(
     read: Callable[..., MomentDataset], *names: str
 ) -> Callable[[Mapping[str, Any]], MomentDataset]:
     """A reader of clips without annotations, by the benchmark's arguments that it
-    shares."""
+    shares.
+    """
     return lambda options: read(**{k: v for k, v in options.items() if k in names})
 
 

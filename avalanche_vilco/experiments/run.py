@@ -419,7 +419,8 @@ class _Run:
     @contextmanager
     def _without_loggers(self) -> Iterator[None]:
         """Loggers are of a process: loaded from a checkpoint they would write where
-        the run once lay."""
+        the run once lay.
+        """
         loggers = self.strategy.evaluator.loggers
         self.strategy.evaluator.loggers = []
         try:

@@ -177,14 +177,14 @@ def _score_moments(
             clip_key="clip_id" if is_public else "clip_uid",
             reference=reference,
         )
-    _check_any(given, int((found.datasets.labels >= 0).sum()))
-    moments = _on(found.datasets, device)
+    _check_any(given, int((found.moments.labels >= 0).sum()))
+    moments = _on(found.moments, device)
     ap = detection_ap(*moments, tiou=levels, reference=reference)
-    result.counts = _moment_counts(found.datasets, reference)
-    result.notes = found.notes + _repeats(found.datasets, reference)
+    result.counts = _moment_counts(found.moments, reference)
+    result.notes = found.notes + _repeats(found.moments, reference)
     result.scores["mAP"] = _row(levels, ap.mean_ap.tolist())
-    _add_recall(result, _on(ranked.datasets, device), grid, "per_gt")
-    by_label = _grouped(_on(ranked.datasets, device), grid, "per_gt", reference)
+    _add_recall(result, _on(ranked.moments, device), grid, "per_gt")
+    by_label = _grouped(_on(ranked.moments, device), grid, "per_gt", reference)
     for number, row in zip(ap.labels.tolist(), ap.ap.tolist(), strict=True):
         windows, recalls = by_label.get(number, (0, {}))
         rows = {"AP": _row(levels, row), **recalls}
@@ -232,9 +232,9 @@ def _score_queries(
     result: Score, given: Document, asked: Document, grid: _Grid, device: str
 ) -> None:
     found = read_queries(asked, given, reference=result.reference)
-    moments = _on(found.datasets, device)
-    has_answer = (found.datasets.labels >= 0).any(dim=1)
-    n_predictions = int((found.datasets.labels >= 0).sum())
+    moments = _on(found.moments, device)
+    has_answer = (found.moments.labels >= 0).any(dim=1)
+    n_predictions = int((found.moments.labels >= 0).sum())
     _check_any(given, n_predictions)
     result.counts = {
         "queries": len(found.queries),

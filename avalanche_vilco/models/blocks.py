@@ -224,7 +224,8 @@ class TextBlock(nn.Module):
 
 def _attend(parts: Sequence[Tensor], valid_keys: Tensor, n_heads: int) -> Tensor:
     """Multi-head attention of (B, T, D) queries over (B or 1, S, D) keys and values,
-    of which ``valid_keys`` (B or 1, S) are looked at."""
+    of which ``valid_keys`` (B or 1, S) are looked at.
+    """
     # (B, T, D) -> (B, H, T, D / H)
     query, key, value = (
         part.unflatten(-1, (n_heads, -1)).transpose(1, 2) for part in parts
@@ -245,7 +246,8 @@ def _attend_nearby(
     """Multi-head attention of each of (B, T, D) steps over those at most ``radius``
     away; the cost grows with T, not with its square.
 
-    Steps attend in blocks to their own block and ``radius`` steps on either side."""
+    Steps attend in blocks to their own block and ``radius`` steps on either side.
+    """
     n_steps = valid.shape[1]
     size = max(_BLOCK, radius)
     n_blocks = -(-n_steps // size)

@@ -96,7 +96,8 @@ class MomentDecoder:
 def _stable_topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k best float32 scores >= 0 of each row and their places, the lower place
     first among equals, where ``topk`` promises no order and a sort takes ten times
-    as long."""
+    as long.
+    """
     n = scores.shape[1]
     # Bits of floats >= 0 order as the floats do; the place makes every key unique.
     bits = scores.contiguous().view(torch.int32).long() << 32

@@ -266,7 +266,8 @@ class MomentHeads(nn.Module):
 
 def _join_levels(levels: Sequence[Tensor]) -> Tensor:
     """Lay levels (B, T / 2**l, ...) end to end with one empty step after each, so that
-    one convolution serves all of them and none sees its neighbour."""
+    one convolution serves all of them and none sees its neighbour.
+    """
     gap = torch.zeros_like(levels[0][:, :1])
     return torch.cat([part for level in levels for part in (level, gap)], dim=1)
 

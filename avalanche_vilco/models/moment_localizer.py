@@ -167,7 +167,8 @@ class MomentLocalizer(PyramidLocalizer):
 
     def shown_text(self, clips: ClipBatch) -> ShownText:
         """The queries learnt so far, the same for every clip, but for clips that say
-        which they see; see the class."""
+        which they see; see the class.
+        """
         memory, shown = self.prompt_memory, clips.shown
         if memory is None:
             return self._words(shown)
@@ -196,7 +197,8 @@ class MomentLocalizer(PyramidLocalizer):
 
     def _seen(self, valid_tokens: Tensor, shown: Tensor | None) -> Tensor:
         """(B or 1, K * L + 1) mask of the tokens that each clip sees, the last, which
-        stands for none of the queries, always among them."""
+        stands for none of the queries, always among them.
+        """
         n_texts, length = self.known_tokens.shape
         if shown is None and n_texts == self.n_queries:
             return valid_tokens

@@ -123,7 +123,8 @@ class VisualQueryLoss(nn.Module):
 
 def _best(overlap: Tensor, reaching: Tensor) -> Tensor:
     """(..., anchors) bool, the largest overlap among anchors that reach the box, or
-    among all where none that overlaps it does."""
+    among all where none that overlaps it does.
+    """
     reached = overlap * reaching
     rank = torch.where(reached.amax(dim=-1, keepdim=True) > 0, reached, overlap)
     return rank == rank.amax(dim=-1, keepdim=True)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def tiou(a: Tensor, b: Tensor) -> Tensor:
-    """tIoU of aligned windows.
+    """TIoU of aligned windows.
 
     Only windows that overlap have a tIoU above 0. A window that is reversed, of
     length zero or not finite overlaps nothing, not even itself: its tIoU is 0 and
@@ -27,7 +27,7 @@ def tiou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def pairwise_tiou(a: Tensor, b: Tensor) -> Tensor:
-    """tIoU of every window of ``a`` with every window of ``b``.
+    """TIoU of every window of ``a`` with every window of ``b``.
 
     :param a: windows, ``(..., N, 2)`` as (start, end).
     :param b: windows, ``(..., M, 2)``; leading dimensions broadcast against ``a``.

@@ -145,7 +145,8 @@ def _search(strategy: Any) -> _Found:
 
 def _walk(roots: list[Any], seen: set[int]) -> Iterator[Any]:
     """Datasets, targets and tensors reachable from objects, each once. Inputs of
-    batches are counted by the samples of their targets."""
+    batches are counted by the samples of their targets.
+    """
     queue = list(roots)
     while queue:
         thing = queue.pop()

@@ -163,7 +163,8 @@ class Setting:
 
     def by_bytes(self) -> list[list[Method]]:
         """Methods with memories of equal bytes, least first; one that no other equals
-        is alone in its group."""
+        is alone in its group.
+        """
         groups: list[list[Method]] = []
         for method in sorted(self.methods, key=lambda m: m.bytes_kept):
             smallest = groups[-1][0].bytes_kept if groups else -1.0

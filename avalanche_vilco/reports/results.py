@@ -35,7 +35,8 @@ def weights_hash(model: nn.Module) -> str:
 
 def versions() -> dict[str, str]:
     """Versions that a result depends on, and the thread count, which decides the order
-    in which sums are taken on a CPU."""
+    in which sums are taken on a CPU.
+    """
     found = {
         "avalanche_vilco": avalanche_vilco.__version__,
         "python": platform.python_version(),
@@ -64,7 +65,8 @@ def write_results(
 
 def matrices_csv(matrices: Mapping[str, TaskMatrix]) -> str:
     """All matrices in long form: metric, after training i, on experience j, value;
-    an empty cell has no value and a reason."""
+    an empty cell has no value and a reason.
+    """
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["metric", "after_training", "evaluated_on", "value", "reason"])
@@ -80,7 +82,8 @@ def matrices_csv(matrices: Mapping[str, TaskMatrix]) -> str:
 
 def summary(results: Mapping[str, Any], matrices: Mapping[str, TaskMatrix]) -> str:
     """The end of a run for the terminal: matrix, numbers, memory and what the
-    numbers may be compared with."""
+    numbers may be compared with.
+    """
     main = str(results.get("main_metric", MAIN_METRIC))
     lines = [f"\n{main}, {results['config']['strategy']}"]
     lines.append(matrices[main].to_text())

@@ -127,7 +127,8 @@ def _section(setting: Setting, view: View) -> Section:
 
 def setting_title(setting: Setting) -> str:
     """Data, protocol and hyperparameters in a line, with all that tells this setting
-    from the others of the report."""
+    from the others of the report.
+    """
     facts = setting.facts
     title = (
         f"{facts['benchmark']}, {facts['data']}, protocol {facts['protocol']} "

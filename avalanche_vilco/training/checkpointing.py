@@ -51,7 +51,8 @@ def load_checkpoint(
 @contextmanager
 def _importable_optimizers() -> Iterator[None]:
     """torch.optim deletes its submodules' names; without them dill pickles optimizer
-    classes by value and fails on what they refer to."""
+    classes by value and fails on what they refer to.
+    """
     added = [name for name in _HIDDEN_MODULES if not hasattr(torch.optim, name)]
     for name in added:
         setattr(torch.optim, name, sys.modules[f"torch.optim.{name}"])

@@ -294,7 +294,8 @@ class LocalizationGEM(BatchObjectMixin, stock.GEM):
 
 class LocalizationAGEM(LocalizationNaive):
     """Averaged gradient episodic memory whose steps do not grow; see
-    ``AGEMPlugin``."""
+    ``AGEMPlugin``.
+    """
 
     def __init__(
         self,

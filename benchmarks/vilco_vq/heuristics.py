@@ -135,7 +135,8 @@ def color_bins(pictures: Tensor) -> Tensor:
 
 def integrals(bins: Tensor, histogram: Tensor) -> Tensor:
     """How many pixels above and left of each corner have each of the crop's colours,
-    (C, N, h + 1, w + 1); other colours share nothing with the crop."""
+    (C, N, h + 1, w + 1); other colours share nothing with the crop.
+    """
     colors = histogram.nonzero()[:, :, None, None]
     counts = (bins == colors).float().cumsum(2).cumsum(3)
     return F.pad(counts, (1, 0, 1, 0))

@@ -5,24 +5,18 @@ readers, benchmarks and metrics run on it. It is made to be *like* the real anno
 file (see ``docs/mini_mq.md`` for both sets of statistics), drawn from a fixed seed on
 first use, cached, and frozen: a change to what it contains needs a new
 :data:`MINI_MQ_VERSION`. Scores on it say nothing about scores on the real data.
-
-``python -m avalanche_vilco.benchmarks.vilco_mq.embedded --statistics [FILE]`` prints its statistics,
-beside those of an annotation file if one is named.
 """
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import json
 import re
-import sys
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,11 +24,14 @@ from numpy.typing import NDArray
 from safetensors.numpy import save as to_safetensors
 
 from avalanche_vilco.benchmarks.embedded import (
+    SUBSETS,
     Array,
-    cached_root,
+    EmbeddedConfig,
+    Record,
     coverage,
     draw_uid,
     folder_sha256,
+    require_at_least_one,
     slow_noise,
     token_features,
     unit,
@@ -46,24 +43,20 @@ from avalanche_vilco.benchmarks.vilco_mq.layout import (
     FEATURE_FOLDER,
     QUERY_TEXT_FILE,
 )
-from avalanche_vilco.core.files import cache_folder, sha256_of
+from avalanche_vilco.core.files import sha256_of
 from avalanche_vilco.core.random import seeded_stream
 from avalanche_vilco.data.text.narrations import NARRATION_FEATURE_FILE, NARRATION_FILE
 
 __all__ = [
-    "MANIFEST_FILE",
     "MINI_MQ_CATEGORIES",
     "MINI_MQ_VERSION",
     "MiniMQConfig",
-    "dataset_statistics",
     "generate_mini_mq",
     "mini_mq_root",
 ]
 
 MINI_MQ_VERSION = "1"
-MANIFEST_FILE = "manifest.json"
 
-Record: TypeAlias = dict[str, Any]
 
 MINI_MQ_CATEGORIES: tuple[tuple[str, ...], ...] = (
     (
@@ -147,14 +140,18 @@ _DISTRACTOR_SENTENCES = (
     "C points at a box",
 )
 _GROUP_WEIGHTS = (0.28, 0.22, 0.19, 0.17, 0.14)
-_SUBSETS = ("train", "val", "test")
 _WORLD, _PLAN, _LAYOUT, _FEATURES, _NARRATION = range(5)
 _MIN_WINDOW_SEC = 0.601
-_DUPLICATE_TOLERANCE_SEC = 1e-3
+_SIZED_FILES = (
+    ANNOTATION_FILE,
+    QUERY_TEXT_FILE,
+    NARRATION_FILE,
+    NARRATION_FEATURE_FILE,
+)
 
 
 @dataclass(frozen=True)
-class MiniMQConfig:
+class MiniMQConfig(EmbeddedConfig):
     """Everything that the generated data depend on; the defaults are frozen.
 
     :param seed: seed of all streams.
@@ -179,6 +176,8 @@ class MiniMQConfig:
         vector of length about one.
     """
 
+    name = "mini_mq"
+    version = MINI_MQ_VERSION
     seed: int = 613
     n_train: int = 360
     n_val: int = 120
@@ -200,14 +199,25 @@ class MiniMQConfig:
     def __post_init__(self) -> None:
         _require_between("n_groups", self.n_groups, 1, len(MINI_MQ_CATEGORIES))
         _require_between("group_size", self.group_size, 1, len(MINI_MQ_CATEGORIES[0]))
-        for name in ("n_train", "n_val", "feature_width", "text_width"):
-            _require_between(name, getattr(self, name), 1, sys.maxsize)
+        require_at_least_one(self, "n_train", "n_val", "feature_width", "text_width")
         shortest, longest = self.clip_sec
         if not 2 <= shortest <= longest:
             raise ValueError(
                 "expected clip_sec with 2 <= shortest <= longest "
                 f"but got {self.clip_sec}"
             )
+
+    def generate(self, folder: Path) -> Path:
+        """Write the data into a folder, see :func:`generate_mini_mq`."""
+        return generate_mini_mq(folder, self)
+
+    def contents(self, folder: Path) -> dict[str, Any]:
+        """Hashes of annotations and features, sizes of the other files."""
+        return {
+            "annotation_sha256": sha256_of(folder / ANNOTATION_FILE),
+            "features_sha256": folder_sha256(folder / FEATURE_FOLDER),
+            "bytes": {name: (folder / name).stat().st_size for name in _SIZED_FILES},
+        }
 
     @property
     def n_categories(self) -> int:
@@ -219,20 +229,6 @@ class MiniMQConfig:
         """Raw label names, indexed by label id."""
         groups = MINI_MQ_CATEGORIES[: self.n_groups]
         return tuple(name for group in groups for name in group[: self.group_size])
-
-    @property
-    def fingerprint(self) -> str:
-        """Hexadecimal SHA-256 of the version and of every knob."""
-        knobs = json.dumps([MINI_MQ_VERSION, asdict(self)], sort_keys=True)
-        return hashlib.sha256(knobs.encode()).hexdigest()
-
-    def clip_count(self, subset: str) -> int:
-        """Number of clips of a subset.
-
-        :param subset: "train", "val" or "test".
-        :return: the number.
-        """
-        return {"train": self.n_train, "val": self.n_val, "test": self.n_test}[subset]
 
 
 def _require_between(name: str, value: int, low: int, high: int) -> None:
@@ -290,11 +286,11 @@ def _draw_prototypes(config: MiniMQConfig, rng: np.random.Generator) -> Array:
     earlier one.
     """
     shared = unit_noise(rng, config.group_size, config.feature_width)
-    own = unit_noise(rng, config.n_categories, config.feature_width)
+    single = unit_noise(rng, config.n_categories, config.feature_width)
     family = np.concatenate(
         [rng.permutation(config.group_size) for _ in range(config.n_groups)]
     )
-    return unit(0.45**0.5 * shared[family] + 0.55**0.5 * own)
+    return unit(0.45**0.5 * shared[family] + 0.55**0.5 * single)
 
 
 def _draw_label_weights(config: MiniMQConfig, rng: np.random.Generator) -> Array:
@@ -328,12 +324,12 @@ class _ClipPlan:
 
     def rng(self, config: MiniMQConfig, purpose: int) -> np.random.Generator:
         return seeded_stream(
-            config.seed, purpose, _SUBSETS.index(self.subset), self.index
+            config.seed, purpose, SUBSETS.index(self.subset), self.index
         )
 
 
 def _plan_clips(config: MiniMQConfig) -> list[_ClipPlan]:
-    return [plan for subset in _SUBSETS for plan in _plan_subset(config, subset)]
+    return [plan for subset in SUBSETS for plan in _plan_subset(config, subset)]
 
 
 def _plan_subset(config: MiniMQConfig, subset: str) -> list[_ClipPlan]:
@@ -341,7 +337,7 @@ def _plan_subset(config: MiniMQConfig, subset: str) -> list[_ClipPlan]:
     scenario_counts = np.zeros(config.n_groups)
     n_parents = 0
     while len(plans) < config.clip_count(subset):
-        rng = seeded_stream(config.seed, _PLAN, _SUBSETS.index(subset), n_parents)
+        rng = seeded_stream(config.seed, _PLAN, SUBSETS.index(subset), n_parents)
         n_clips = 1 + int(rng.choice(3, p=(0.62, 0.27, 0.11)))
         n_clips = min(n_clips, config.clip_count(subset) - len(plans))
         deficit = _group_weights(config) * (len(plans) + n_clips) - scenario_counts
@@ -397,8 +393,12 @@ def _require_labels(
         return plans
     required: dict[int, list[int]] = defaultdict(list)
     for group in range(config.n_groups):
-        own = [plan.index for plan in plans if plan.scenario == group]
-        pool = own if len(own) >= wanted else [plan.index for plan in plans]
+        scenario_clips = [plan.index for plan in plans if plan.scenario == group]
+        pool = (
+            scenario_clips
+            if len(scenario_clips) >= wanted
+            else [plan.index for plan in plans]
+        )
         repeats = min(wanted, len(pool))
         for repeat in range(repeats):
             first = repeat * (len(pool) // repeats)
@@ -576,7 +576,7 @@ def _features(config: MiniMQConfig, world: _World, clip: _Clip) -> Array:
     out += world.backgrounds[clip.plan.scenario]
     # Clips of one parent share a place, so they share this offset too.
     place = int(uuid.UUID(clip.plan.video_id)) % 2**32
-    place_rng = seeded_stream(config.seed, _FEATURES, len(_SUBSETS), place)
+    place_rng = seeded_stream(config.seed, _FEATURES, len(SUBSETS), place)
     out += 0.4 * unit_noise(place_rng, out.shape[1])
     for event in clip.events:
         _add_event(config, world, event, out, rng)
@@ -714,7 +714,11 @@ def generate_mini_mq(
     text = to_safetensors(_query_text(config, world))
     (folder / QUERY_TEXT_FILE).write_bytes(text)
     _write_narrations(folder, config, world, clips)
-    _write_manifest(folder, config, annotations)
+    config.write_manifest(
+        folder,
+        clips=Counter(record["subset"] for record in annotations.values()),
+        windows=sum(len(record["annotations"]) for record in annotations.values()),
+    )
     return folder
 
 
@@ -722,61 +726,18 @@ def _write_narrations(
     folder: Path, config: MiniMQConfig, world: _World, clips: Iterable[_Clip]
 ) -> None:
     """Write sentences and their features; narrations exist for training clips only."""
-    told = [
+    narrations = [
         narration
         for clip in clips
         if clip.plan.subset == "train"
         for narration in _narrate(config, world, clip)
     ]
-    lines = "".join(json.dumps(item.record) + "\n" for item in told)
+    lines = "".join(json.dumps(item.record) + "\n" for item in narrations)
     (folder / NARRATION_FILE).write_text(lines, encoding="utf-8")
-    features: dict[str, Any] = {item.record["query_id"]: item.features for item in told}
-    np.savez(folder / NARRATION_FEATURE_FILE, **features)
-
-
-_SIZED_FILES = (
-    ANNOTATION_FILE,
-    QUERY_TEXT_FILE,
-    NARRATION_FILE,
-    NARRATION_FEATURE_FILE,
-)
-
-
-def _write_manifest(
-    folder: Path, config: MiniMQConfig, annotations: Mapping[str, Record]
-) -> None:
-    """Write last what the folder should hold: without it the folder is unfinished."""
-    manifest = {
-        "name": "mini_mq",
-        "version": MINI_MQ_VERSION,
-        "fingerprint": config.fingerprint,
-        "config": asdict(config),
-        "seed": config.seed,
-        "clips": Counter(record["subset"] for record in annotations.values()),
-        "windows": sum(len(record["annotations"]) for record in annotations.values()),
-        "annotation_sha256": sha256_of(folder / ANNOTATION_FILE),
-        "features_sha256": folder_sha256(folder / FEATURE_FOLDER),
-        "bytes": {name: (folder / name).stat().st_size for name in _SIZED_FILES},
+    features: dict[str, Any] = {
+        item.record["query_id"]: item.features for item in narrations
     }
-    text = json.dumps(manifest, indent=2) + "\n"
-    (folder / MANIFEST_FILE).write_text(text, encoding="utf-8")
-
-
-def _is_intact(folder: Path, config: MiniMQConfig) -> bool:
-    """Whether a folder holds, as far as cheaply seen, all that was generated."""
-    try:
-        manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
-        return (
-            manifest["fingerprint"] == config.fingerprint
-            and manifest["annotation_sha256"] == sha256_of(folder / ANNOTATION_FILE)
-            and manifest["features_sha256"] == folder_sha256(folder / FEATURE_FOLDER)
-            and all(
-                (folder / name).stat().st_size == size
-                for name, size in manifest["bytes"].items()
-            )
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
+    np.savez(folder / NARRATION_FEATURE_FILE, **features)
 
 
 def mini_mq_root(
@@ -792,187 +753,4 @@ def mini_mq_root(
     :param config: another, smaller set (for tests); it gets a folder of its own.
     :return: ``<cache_dir>/mini_mq_v<version>``, in the layout of a Moment-Queries root.
     """
-    config = config or MiniMQConfig()
-    cache = cache_folder() if cache_dir is None else cache_dir
-    is_default = config == MiniMQConfig()
-    suffix = "" if is_default else f"_{config.fingerprint[:12]}"
-    root = cache / f"mini_mq_v{MINI_MQ_VERSION}{suffix}"
-    return cached_root(
-        root,
-        lambda folder: generate_mini_mq(folder, config),
-        lambda folder: _is_intact(folder, config),
-    )
-
-
-# --- Statistics ---------------------------------------------------------------------
-
-
-def dataset_statistics(
-    annotations: Mapping[str, Any], *, group_size: int, subset: str = "train"
-) -> dict[str, Any]:
-    """Statistics of a Moment-Queries annotation file, generated or real.
-
-    :param annotations: clip uid -> record, as the annotation file holds it.
-    :param group_size: consecutive label ids that form a group.
-    :param subset: "train" or "val".
-    :return: counts, seconds and shares in [0, 1] by name; a "pair" is a clip with one
-        of its distinct labels, "duplicate_windows" repeat one within a millisecond.
-    :raises ValueError: if the subset has no annotated clip or the group size is not
-        positive.
-    """
-    if group_size < 1:
-        raise ValueError(f"expected group_size >= 1 but got {group_size}")
-    clips = [r for r in annotations.values() if r["subset"] == subset]
-    if not any(record["annotations"] for record in clips):
-        raise ValueError(f"expected annotated clips in subset {subset!r} but got none")
-    return {
-        "clips": len(clips),
-        "parent_videos": len({record["video_id"] for record in clips}),
-        "hours": sum(record["duration"] for record in clips) / 3600,
-        **_clip_second_statistics(clips),
-        **_label_statistics(clips, group_size),
-        **_window_statistics(clips),
-    }
-
-
-def _clip_second_statistics(clips: Sequence[Record]) -> dict[str, float]:
-    seconds = np.array([record["duration"] for record in clips])
-    return _summary("clip_sec", seconds, min=np.min, median=np.median, max=np.max)
-
-
-def _summary(
-    name: str, values: NDArray[Any], **reductions: Callable[[NDArray[Any]], Any]
-) -> dict[str, float]:
-    return {
-        f"{name}_{key}": float(reduce(values)) for key, reduce in reductions.items()
-    }
-
-
-def _label_statistics(clips: Sequence[Record], group_size: int) -> dict[str, Any]:
-    label_sets = [{item["label_id"] for item in r["annotations"]} for r in clips]
-    groups = [{label // group_size for label in labels} for labels in label_sets]
-    counts = Counter(label for labels in label_sets for label in labels)
-    pairs = Counter(label // group_size for label in counts.elements())
-    in_clip = np.array([len(labels) for labels in label_sets])
-    clips_per_label = np.array(list(counts.values()))
-    return {
-        "labels": len(counts),
-        **_summary("labels_per_clip", in_clip, mean=np.mean, max=np.max),
-        **_summary(
-            "clips_per_label",
-            clips_per_label,
-            min=np.min,
-            median=np.median,
-            max=np.max,
-        ),
-        "pairs": int(in_clip.sum()),
-        "pairs_per_group": [pairs[group] for group in range(max(pairs) + 1)],
-        "share_clips_spanning_groups": float(np.mean([len(g) > 1 for g in groups])),
-    }
-
-
-def _window_statistics(clips: Sequence[Record]) -> dict[str, float]:
-    pairs = len(
-        {(r["clip_id"], a["label_id"]) for r in clips for a in r["annotations"]}
-    )
-    windows = np.array([a["segment"] for r in clips for a in r["annotations"]])
-    clip_end = np.array([r["duration"] for r in clips for _ in r["annotations"]])
-    return {
-        "windows": len(windows),
-        "windows_per_clip_mean": len(windows) / len(clips),
-        "windows_per_pair_mean": len(windows) / pairs,
-        **_summary(
-            "window_sec",
-            windows[:, 1] - windows[:, 0],
-            min=np.min,
-            median=np.median,
-            mean=np.mean,
-            p90=lambda values: np.quantile(values, 0.9),
-            max=np.max,
-        ),
-        "share_windows_overhanging": float(np.mean(windows[:, 1] > clip_end)),
-        "share_windows_ending_at_clip_end": float(np.mean(windows[:, 1] == clip_end)),
-        "duplicate_windows": sum(_count_duplicates(r["annotations"]) for r in clips),
-    }
-
-
-def _count_duplicates(annotations: Iterable[Record]) -> int:
-    kept: dict[int, list[Array]] = defaultdict(list)
-    duplicates = 0
-    for item in annotations:
-        window = np.asarray(item["segment"], dtype=np.float64)
-        same_label = kept[item["label_id"]]
-        if any(abs(window - w).max() <= _DUPLICATE_TOLERANCE_SEC for w in same_label):
-            duplicates += 1
-        else:
-            same_label.append(window)
-    return duplicates
-
-
-def _load_annotations(path: Path) -> Mapping[str, Any]:
-    annotations: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return annotations
-
-
-def _file_statistics(path: Path, group_size: int | None, subset: str) -> dict[str, Any]:
-    annotations = _load_annotations(path)
-    if group_size is None:
-        items = (a for record in annotations.values() for a in record["annotations"])
-        n_labels = len({item["label_id"] for item in items})
-        group_size = max(1, n_labels // len(MINI_MQ_CATEGORIES))
-    return dataset_statistics(annotations, group_size=group_size, subset=subset)
-
-
-def _format(value: Any) -> str:
-    if isinstance(value, list):
-        return " / ".join(str(item) for item in value)
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _table(columns: Mapping[str, Mapping[str, Any]]) -> str:
-    """A Markdown table, one row a statistic and one column a file."""
-    rows = [["statistic", *columns], ["---"] * (1 + len(columns))]
-    for name in next(iter(columns.values())):
-        rows.append([name, *(_format(column[name]) for column in columns.values())])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print statistics of the embedded data, or where they are.
-
-    :param arguments: command-line arguments; those of the process if not given.
-    :return: exit status.
-    """
-    parser = argparse.ArgumentParser(
-        prog="python -m avalanche_vilco.benchmarks.vilco_mq.embedded"
-    )
-    parser.add_argument(
-        "--statistics",
-        nargs="?",
-        const="",
-        metavar="FILE",
-        help="print statistics, beside those of the annotation file FILE if given",
-    )
-    parser.add_argument("--subset", default="train", choices=("train", "val"))
-    parser.add_argument(
-        "--group-size",
-        type=int,
-        help="label ids in a group of FILE (default: a fifth of its labels)",
-    )
-    options = parser.parse_args(arguments)
-    root = mini_mq_root()
-    if options.statistics is None:
-        print(root)
-        return 0
-    own_size = MiniMQConfig().group_size
-    own = _file_statistics(root / ANNOTATION_FILE, own_size, options.subset)
-    columns = {f"mini_mq v{MINI_MQ_VERSION}": own}
-    if options.statistics:
-        path = Path(options.statistics)
-        columns[path.name] = _file_statistics(path, options.group_size, options.subset)
-    print(_table(columns))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return (config or MiniMQConfig()).root(cache_dir)

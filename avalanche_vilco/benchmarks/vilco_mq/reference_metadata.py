@@ -237,7 +237,8 @@ def _seconds_inside(
     sample: MomentSample, asked: Sequence[int], n_labels: int
 ) -> Tensor:
     """(seconds, categories): whole seconds inside all windows of the task's queries,
-    those that the split leaves out included."""
+    those that the split leaves out included.
+    """
     clip = sample.clip
     inside = torch.zeros(math.floor(clip.duration_sec), n_labels)
     seconds = np.arange(len(inside))

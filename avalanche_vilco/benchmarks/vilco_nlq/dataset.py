@@ -72,7 +72,8 @@ class QueryDataset(MomentDataset):
     def __getitem__(self, index: int) -> Sample:
         """Inputs and targets of a sample, dicts of unbatched tensors as in
         :class:`~avalanche_vilco.core.batch.QueryClipBatch` and
-        :class:`~avalanche_vilco.core.batch.MomentTargets`."""
+        :class:`~avalanche_vilco.core.batch.MomentTargets`.
+        """
         inputs, targets = super().__getitem__(index)
         tokens = self.tokens.read(self.samples[index].query.query_id)
         inputs["tokens"] = tokens

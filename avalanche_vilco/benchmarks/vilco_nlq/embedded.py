@@ -6,22 +6,16 @@ parts of an event and asks for another, so that the words are needed to tell whi
 the clip's events answers it (see ``docs/mini_nlq.md``). It is drawn from a fixed seed
 on first use, cached, and frozen: a change to what it contains needs a new
 :data:`MINI_NLQ_VERSION`. Scores on it say nothing about scores on the real data.
-
-``python -m avalanche_vilco.benchmarks.vilco_nlq.embedded --statistics [FILE]`` prints its statistics,
-beside those of an official annotation file if one is named.
 """
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,11 +23,14 @@ from numpy.typing import NDArray
 from safetensors.numpy import save as to_safetensors
 
 from avalanche_vilco.benchmarks.embedded import (
+    SUBSETS,
     Array,
-    cached_root,
+    EmbeddedConfig,
+    Record,
     coverage,
     draw_uid,
     folder_sha256,
+    require_at_least_one,
     slow_noise,
     token_features,
     unit,
@@ -43,8 +40,6 @@ from avalanche_vilco.benchmarks.embedded import (
 from avalanche_vilco.benchmarks.vilco_mq.layout import FEATURE_FOLDER
 from avalanche_vilco.benchmarks.vilco_nlq.annotations import (
     OFFICIAL_NLQ_FILES,
-    LanguageAnnotations,
-    read_language_queries,
 )
 from avalanche_vilco.benchmarks.vilco_nlq.dataset import FEATURES_PER_SEC, NLQ_TEXT_FILE
 from avalanche_vilco.benchmarks.vilco_nlq.grammar import (
@@ -61,8 +56,7 @@ from avalanche_vilco.benchmarks.vilco_nlq.grammar import (
     worded,
 )
 from avalanche_vilco.benchmarks.vilco_nlq.templates import NLQ_TEMPLATES
-from avalanche_vilco.core.files import cache_folder, sha256_of
-from avalanche_vilco.core.random import seeded_stream
+from avalanche_vilco.core.files import sha256_of
 from avalanche_vilco.data.text.narrations import NARRATION_FEATURE_FILE, NARRATION_FILE
 
 __all__ = [
@@ -70,23 +64,20 @@ __all__ = [
     "MiniNLQConfig",
     "generate_mini_nlq",
     "mini_nlq_root",
-    "query_statistics",
 ]
 
 MINI_NLQ_VERSION = "1"
-MANIFEST_FILE = "manifest.json"
 
-Record: TypeAlias = dict[str, Any]
-_SUBSETS = ("train", "val", "test")
 _WORLD, _PLAN, _LAYOUT, _FEATURES, _TEXT, _NARRATION = range(6)
 _FRAMES_PER_SEC = 30
 _MIN_WINDOW_SEC = 0.35
 _LONGEST_SHARE = 0.25
 _FORM_PREFIX = "Query Text: "
+_HASHED_FILES = (*OFFICIAL_NLQ_FILES.values(), NLQ_TEXT_FILE, NARRATION_FILE)
 
 
 @dataclass(frozen=True)
-class MiniNLQConfig:
+class MiniNLQConfig(EmbeddedConfig):
     """Everything that the generated data depend on; the defaults are frozen.
 
     :param seed: seed of all streams.
@@ -108,6 +99,8 @@ class MiniNLQConfig:
         vector of length between one and two.
     """
 
+    name = "mini_nlq"
+    version = MINI_NLQ_VERSION
     seed: int = 907
     n_train: int = 240
     n_val: int = 64
@@ -125,9 +118,8 @@ class MiniNLQConfig:
     noise: float = 0.2
 
     def __post_init__(self) -> None:
-        for name in ("n_train", "n_val", "n_scenarios", "feature_width", "text_width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"expected {name} >= 1 but got {getattr(self, name)}")
+        counts = ("n_train", "n_val", "n_scenarios", "feature_width", "text_width")
+        require_at_least_one(self, *counts)
         if not self.queries_per_clip >= 1:
             raise ValueError(
                 f"expected queries_per_clip >= 1 but got {self.queries_per_clip}"
@@ -139,22 +131,17 @@ class MiniNLQConfig:
                 f"but got {self.clip_sec}"
             )
 
-    @property
-    def fingerprint(self) -> str:
-        """Hexadecimal SHA-256 of the version and of every knob."""
-        knobs = json.dumps([MINI_NLQ_VERSION, asdict(self)], sort_keys=True)
-        return hashlib.sha256(knobs.encode()).hexdigest()
+    def generate(self, folder: Path) -> Path:
+        """Write the data into a folder, see :func:`generate_mini_nlq`."""
+        return generate_mini_nlq(folder, self)
 
-    def clip_count(self, subset: str) -> int:
-        """Number of clips of a subset.
-
-        :param subset: "train", "val" or "test".
-        """
-        return {"train": self.n_train, "val": self.n_val, "test": self.n_test}[subset]
-
-    def stream(self, *address: int) -> np.random.Generator:
-        """Random numbers of one record."""
-        return seeded_stream(self.seed, *address)
+    def contents(self, folder: Path) -> dict[str, Any]:
+        """Hashes of the files, the size of the narrations' features."""
+        return {
+            "features_sha256": folder_sha256(folder / FEATURE_FOLDER),
+            "sha256": {name: sha256_of(folder / name) for name in _HASHED_FILES},
+            "bytes": (folder / NARRATION_FEATURE_FILE).stat().st_size,
+        }
 
 
 # --- What the world looks like: shared by all clips -----------------------------------
@@ -187,8 +174,8 @@ def _draw_world(config: MiniNLQConfig) -> _World:
         shared = unit_noise(rng, width)
         fillers["category", category] = shared
         for noun in nouns:
-            own = fillers["object", noun]
-            fillers["object", noun] = unit(0.4**0.5 * shared + 0.6**0.5 * own)
+            single = fillers["object", noun]
+            fillers["object", noun] = unit(0.4**0.5 * shared + 0.6**0.5 * single)
     text_map = rng.standard_normal((width, config.text_width))
     narration_map = rng.standard_normal((width, config.narration_width))
     return _World(
@@ -217,11 +204,11 @@ class _ClipPlan:
     templates: tuple[int, ...] = ()
 
     def rng(self, config: MiniNLQConfig, purpose: int) -> np.random.Generator:
-        return config.stream(purpose, _SUBSETS.index(self.subset), self.index)
+        return config.stream(purpose, SUBSETS.index(self.subset), self.index)
 
 
 def _plan_subset(config: MiniNLQConfig, subset: str) -> list[_ClipPlan]:
-    rng = config.stream(_PLAN, _SUBSETS.index(subset))
+    rng = config.stream(_PLAN, SUBSETS.index(subset))
     plans: list[_ClipPlan] = []
     while len(plans) < config.clip_count(subset):
         video_id, scenario = draw_uid(rng), int(rng.integers(config.n_scenarios))
@@ -238,8 +225,10 @@ def _plan_subset(config: MiniNLQConfig, subset: str) -> list[_ClipPlan]:
 def _deal_templates(
     config: MiniNLQConfig, plans: Sequence[_ClipPlan], rng: np.random.Generator
 ) -> list[_ClipPlan]:
-    """Give clips the templates of their questions: in the real data's shares, but each
-    template at least as often as the smallest experience needs."""
+    """Give clips the templates of their questions, in the real data's shares.
+
+    Each template comes at least as often as the smallest experience needs.
+    """
     if not plans:
         return []
     n_queries = round(config.queries_per_clip * len(plans))
@@ -492,14 +481,14 @@ def generate_mini_nlq(
     world = _draw_world(config)
     clips = [
         _draw_clip(config, plan)
-        for subset in _SUBSETS
+        for subset in SUBSETS
         for plan in _plan_subset(config, subset)
     ]
     (folder / FEATURE_FOLDER).mkdir(parents=True, exist_ok=True)
     tokens: dict[str, NDArray[np.float16]] = {}
-    for subset in _SUBSETS:
-        own = [clip for clip in clips if clip.plan.subset == subset]
-        content = _official_file(config, world, subset, own, tokens)
+    for subset in SUBSETS:
+        subset_clips = [clip for clip in clips if clip.plan.subset == subset]
+        content = _official_file(config, world, subset, subset_clips, tokens)
         path = folder / OFFICIAL_NLQ_FILES[subset]
         path.write_text(json.dumps(content), encoding="utf-8")
     for clip in clips:
@@ -507,7 +496,11 @@ def generate_mini_nlq(
         torch.save(features, folder / FEATURE_FOLDER / f"{clip.uid}.pt")
     (folder / NLQ_TEXT_FILE).write_bytes(to_safetensors(tokens))
     _write_narrations(folder, config, world, clips)
-    _write_manifest(folder, config, clips)
+    config.write_manifest(
+        folder,
+        clips=Counter(clip.plan.subset for clip in clips),
+        queries=sum(len(clip.questions) for clip in clips),
+    )
     return folder
 
 
@@ -610,8 +603,11 @@ def _blank_record(clip: _Clip) -> Record:
 
 
 def _query_record(clip: _Clip, question: _Question, rng: np.random.Generator) -> Record:
-    """A question as the official files hold it, with their untidiness: a tenth of val
-    has a prefix of the form, some have blanks around, a few have no template."""
+    """A question as the official files hold it, with their untidiness.
+
+    A tenth of val has a prefix of the form, some have blanks around, a few have no
+    template.
+    """
     has_prefix, has_blank, is_untemplated = rng.random(3) < (0.1, 0.07, 0.004)
     text = question.text + (" " if has_blank else "")
     if clip.plan.subset == "test":
@@ -663,46 +659,6 @@ def _narrate(
     return record, tokens.astype(np.float16)
 
 
-_HASHED_FILES = (*OFFICIAL_NLQ_FILES.values(), NLQ_TEXT_FILE, NARRATION_FILE)
-
-
-def _write_manifest(
-    folder: Path, config: MiniNLQConfig, clips: Sequence[_Clip]
-) -> None:
-    """Write last what the folder should hold: without it the folder is unfinished."""
-    manifest = {
-        "name": "mini_nlq",
-        "version": MINI_NLQ_VERSION,
-        "fingerprint": config.fingerprint,
-        "config": asdict(config),
-        "seed": config.seed,
-        "clips": Counter(clip.plan.subset for clip in clips),
-        "queries": sum(len(clip.questions) for clip in clips),
-        "features_sha256": folder_sha256(folder / FEATURE_FOLDER),
-        "sha256": {name: sha256_of(folder / name) for name in _HASHED_FILES},
-        "bytes": (folder / NARRATION_FEATURE_FILE).stat().st_size,
-    }
-    text = json.dumps(manifest, indent=2) + "\n"
-    (folder / MANIFEST_FILE).write_text(text, encoding="utf-8")
-
-
-def _is_intact(folder: Path, config: MiniNLQConfig) -> bool:
-    """Whether a folder holds, as far as cheaply seen, all that was generated."""
-    try:
-        manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
-        return (
-            manifest["fingerprint"] == config.fingerprint
-            and manifest["features_sha256"] == folder_sha256(folder / FEATURE_FOLDER)
-            and manifest["bytes"] == (folder / NARRATION_FEATURE_FILE).stat().st_size
-            and all(
-                sha256_of(folder / name) == digest
-                for name, digest in manifest["sha256"].items()
-            )
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
-
-
 def mini_nlq_root(
     cache_dir: Path | None = None, *, config: MiniNLQConfig | None = None
 ) -> Path:
@@ -713,98 +669,4 @@ def mini_nlq_root(
     :param config: another, smaller set (for tests); it gets a folder of its own.
     :return: ``<cache_dir>/mini_nlq_v<version>``, in the layout of a data root.
     """
-    chosen = config or MiniNLQConfig()
-    cache = cache_folder() if cache_dir is None else cache_dir
-    suffix = "" if chosen == MiniNLQConfig() else f"_{chosen.fingerprint[:12]}"
-    return cached_root(
-        cache / f"mini_nlq_v{MINI_NLQ_VERSION}{suffix}",
-        lambda folder: generate_mini_nlq(folder, chosen),
-        lambda folder: _is_intact(folder, chosen),
-    )
-
-
-# --- Statistics -----------------------------------------------------------------------
-
-
-def query_statistics(read: LanguageAnnotations) -> dict[str, Any]:
-    """Statistics of annotated natural-language queries, generated or real.
-
-    :param read: the annotations.
-    :return: counts, seconds and shares by name.
-    """
-    clips, queries = read.clips, read.queries
-    seconds = np.array([clip.duration_sec for clip in clips.values()])
-    spans = [q.window_sec for q in queries if q.window_sec is not None]
-    windows = np.array([end - start for start, end in spans])
-    counts = np.array(list(Counter(q.clip_id for q in queries).values()))
-    templates = Counter(q.template for q in queries)
-    pairs = {(q.clip_id, q.template) for q in queries}
-    return {
-        "queries": len(queries),
-        "clips": len(clips),
-        "parent_videos": len({clip.video_id for clip in clips.values()}),
-        "hours": float(seconds.sum() / 3600),
-        "clip_sec_min": float(seconds.min()),
-        "clip_sec_median": float(np.median(seconds)),
-        "clip_sec_max": float(seconds.max()),
-        "queries_per_clip_mean": float(counts.mean()),
-        "queries_per_clip_max": int(counts.max()),
-        "templates_per_clip_mean": len(pairs) / len(clips),
-        **{
-            f"window_sec_p{share}": float(np.percentile(windows, share))
-            for share in (1, 50, 90, 99)
-        },
-        "window_sec_mean": float(windows.mean()),
-        "words_per_query_mean": float(np.mean([len(q.text.split()) for q in queries])),
-        "distinct_queries": len({q.text.lower() for q in queries}),
-        "queries_per_template": [templates[i] for i in range(len(NLQ_TEMPLATES))],
-        "without_template": templates[None],
-    }
-
-
-def _format(value: Any) -> str:
-    if isinstance(value, list):
-        return " / ".join(str(item) for item in value)
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print statistics of the embedded data, or where they are.
-
-    :param arguments: command-line arguments; those of the process if not given.
-    :return: exit status.
-    """
-    parser = argparse.ArgumentParser(
-        prog="python -m avalanche_vilco.benchmarks.vilco_nlq.embedded"
-    )
-    parser.add_argument(
-        "--statistics",
-        nargs="?",
-        const="",
-        metavar="FILE",
-        help="print statistics, beside those of the official file FILE if given",
-    )
-    parser.add_argument("--subset", default="train", choices=("train", "val"))
-    options = parser.parse_args(arguments)
-    root = mini_nlq_root()
-    if options.statistics is None:
-        print(root)
-        return 0
-    name = f"mini_nlq v{MINI_NLQ_VERSION}"
-    files = {name: root / OFFICIAL_NLQ_FILES[options.subset]}
-    if options.statistics:
-        files[Path(options.statistics).name] = Path(options.statistics)
-    columns = {
-        name: query_statistics(read_language_queries({options.subset: path}))
-        for name, path in files.items()
-    }
-    rows = [["statistic", *columns], ["---"] * (1 + len(columns))]
-    for statistic in next(iter(columns.values())):
-        cells = [_format(column[statistic]) for column in columns.values()]
-        rows.append([statistic, *cells])
-    print("\n".join("| " + " | ".join(row) + " |" for row in rows))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return (config or MiniNLQConfig()).root(cache_dir)

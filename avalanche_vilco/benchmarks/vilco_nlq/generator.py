@@ -460,7 +460,8 @@ def _with_features(
     report: DataReport,
 ) -> list[LanguageQuery]:
     """Questions of clips that have features; with ``missing="error"`` all, and the
-    check of the files lists what is not there."""
+    check of the files lists what is not there.
+    """
     if missing == "error":
         return list(queries)
     gone = set(store.missing(dict.fromkeys(query.clip_id for query in queries)))

@@ -148,7 +148,8 @@ def _fingerprint(
 
 def _stamp(video: Path) -> bytes:
     """Size and both ends of a file, where a video lists the sizes of all its frames:
-    reading hundreds of gigabytes whole would take longer than to encode them."""
+    reading hundreds of gigabytes whole would take longer than to encode them.
+    """
     size = video.stat().st_size
     with video.open("rb") as file:
         head = file.read(_ENDS_BYTES)

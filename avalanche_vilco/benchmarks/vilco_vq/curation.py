@@ -198,7 +198,8 @@ def _gathered(
     table: _Table, group: NDArray[np.int64], n_groups: int
 ) -> tuple[NDArray[np.int64], float]:
     """Give clips to groups and titles to where their clips are, in turn, as long as
-    more queries are kept: groups, and how many queries that are."""
+    more queries are kept: groups, and how many queries that are.
+    """
     best, kept = group, -1.0
     for _ in range(_ROUNDS):
         asked = _asked_of_groups(table, group, n_groups)
@@ -411,7 +412,8 @@ def _held_out(
     read: VisualAnnotations, places: Mapping[str, int], share: float
 ) -> frozenset[str]:
     """Parent videos of the valid stream, a share of each experience. Titles do not hold
-    a video back: an object is told by its crop, and most titles are in few clips."""
+    a video back: an object is told by its crop, and most titles are in few clips.
+    """
     members: dict[int, list[MomentClip]] = defaultdict(list)
     for clip in read.clips.values():
         if clip.subset == "train" and places.get(clip.clip_id, 0) >= 0:

@@ -420,7 +420,8 @@ class TitleNarrations:
 
     def of_clip(self, clip_id: str) -> tuple[Tensor, Tensor, Tensor]:
         """Embeddings (n, C) float32, windows (n, 2) float64 in clip seconds and title
-        numbers (n,) int64 of all titles asked for in a clip; n may be 0."""
+        numbers (n,) int64 of all titles asked for in a clip; n may be 0.
+        """
         told = [self.of_title(title) for title in self._titles.get(clip_id, [])]
         if not told:
             return torch.zeros(0, 0), torch.zeros(0, 2).double(), torch.zeros(0).long()
@@ -565,7 +566,8 @@ class VisualDataset(Dataset[Sample]):
     def __getitem__(self, index: int) -> Sample:
         """Inputs and targets of a sample, dicts of unbatched tensors as in
         :class:`~avalanche_vilco.core.visual_batch.VisualQueryBatch` and
-        :class:`~avalanche_vilco.core.visual_batch.TrackWindowTargets`."""
+        :class:`~avalanche_vilco.core.visual_batch.TrackWindowTargets`.
+        """
         index = range(len(self))[index]
         sample = self.samples[index]
         rng = self._draws(sample.query)

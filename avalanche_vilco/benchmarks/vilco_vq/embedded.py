@@ -6,21 +6,15 @@ the same readers, benchmarks and metrics run on it. Clips show textured objects 
 move, come and go before a moving background (see ``docs/vilco_vq.md``). It is drawn
 from a fixed seed on first use, cached, and frozen: a change to what it contains needs a
 new :data:`MINI_VQ_VERSION`. Scores on it say nothing about scores on the real data.
-
-``python -m avalanche_vilco.benchmarks.vilco_vq.embedded --statistics [FOLDER]`` prints its statistics,
-beside those of the official files in a folder if one is named.
 """
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -30,22 +24,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avalanche_vilco.benchmarks.embedded import (
+    SUBSETS,
     Array,
-    cached_root,
+    EmbeddedConfig,
+    Record,
     draw_uid,
     folder_sha256,
+    require_at_least_one,
 )
 from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     CLIP_FOLDER,
     OFFICIAL_VQ_FILES,
     Box,
-    VisualAnnotations,
-    find_vq_files,
-    read_visual_queries,
-    title_key,
 )
-from avalanche_vilco.core.files import cache_folder, sha256_of
-from avalanche_vilco.core.random import seeded_stream
+from avalanche_vilco.core.files import sha256_of
 from avalanche_vilco.data.media.video import VIDEO_SUFFIX, write_video
 
 __all__ = [
@@ -54,15 +46,11 @@ __all__ = [
     "MiniVQConfig",
     "generate_mini_vq",
     "mini_vq_root",
-    "visual_query_statistics",
 ]
 
 MINI_VQ_VERSION = "1"
-MANIFEST_FILE = "manifest.json"
 
-Record: TypeAlias = dict[str, Any]
 Shape: TypeAlias = Callable[[Array, Array], Array]
-_SUBSETS = ("train", "val", "test")
 _VIDEO, _CLIP, _SCENERY, _NOTES = range(4)
 _FPS = 5
 _VIDEO_FPS = 30
@@ -137,7 +125,7 @@ MINI_VQ_TITLES: tuple[str, ...] = tuple(look.title for look in _LOOKS)
 
 
 @dataclass(frozen=True)
-class MiniVQConfig:
+class MiniVQConfig(EmbeddedConfig):
     """Everything that the generated data depend on; the defaults are frozen.
 
     :param seed: seed of all streams.
@@ -157,6 +145,8 @@ class MiniVQConfig:
         file's, as with Ego4D's own clips.
     """
 
+    name = "mini_vq"
+    version = MINI_VQ_VERSION
     seed: int = 911
     n_train: int = 60
     n_val: int = 30
@@ -171,9 +161,7 @@ class MiniVQConfig:
     annotation_scale: int = 4
 
     def __post_init__(self) -> None:
-        for name in ("n_train", "n_val", "annotation_scale"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"expected {name} >= 1 but got {getattr(self, name)}")
+        require_at_least_one(self, "n_train", "n_val", "annotation_scale")
         if not 1 <= self.queries_per_clip <= len(PALETTES):
             raise ValueError(
                 f"expected queries_per_clip in 1..{len(PALETTES)} "
@@ -186,22 +174,17 @@ class MiniVQConfig:
                 f"{4 * longest} frames, but got clip_frames {self.clip_frames}"
             )
 
-    @property
-    def fingerprint(self) -> str:
-        """Hexadecimal SHA-256 of the version and of every knob."""
-        knobs = json.dumps([MINI_VQ_VERSION, asdict(self)], sort_keys=True)
-        return hashlib.sha256(knobs.encode()).hexdigest()
+    def generate(self, folder: Path) -> Path:
+        """Write the data into a folder, see :func:`generate_mini_vq`."""
+        return generate_mini_vq(folder, self)
 
-    def clip_count(self, subset: str) -> int:
-        """Number of clips of a subset.
-
-        :param subset: "train", "val" or "test".
-        """
-        return {"train": self.n_train, "val": self.n_val, "test": self.n_test}[subset]
-
-    def stream(self, *address: int) -> np.random.Generator:
-        """Random numbers of one record."""
-        return seeded_stream(self.seed, *address)
+    def contents(self, folder: Path) -> dict[str, Any]:
+        """Hashes of all files."""
+        names = [n for s, n in OFFICIAL_VQ_FILES.items() if self.clip_count(s)]
+        return {
+            "clips_sha256": folder_sha256(folder / CLIP_FOLDER),
+            "sha256": {name: sha256_of(folder / name) for name in names},
+        }
 
 
 # --- What happens in a clip -----------------------------------------------------------
@@ -249,9 +232,11 @@ class _Clip:
 
 
 def _clips(config: MiniVQConfig, subset: str) -> Iterator[_Clip]:
-    """Clips of a subset; two fifths share their parent video, and so its scenery, with
-    the clip before."""
-    number = _SUBSETS.index(subset)
+    """Clips of a subset.
+
+    Two fifths share their parent video, and so its scenery, with the clip before.
+    """
+    number = SUBSETS.index(subset)
     video_uid, scene, start, parent = "", 0, 0.0, -1
     filled = [0] * N_SCENES
     for i in range(config.clip_count(subset)):
@@ -296,11 +281,11 @@ def _fill(config: MiniVQConfig, clip: _Clip, rng: np.random.Generator) -> None:
 
 
 def _asked(config: MiniVQConfig, scene: int, rng: np.random.Generator) -> list[Look]:
-    home = [look for look in _LOOKS if look.scene == scene]
+    scene_looks = [look for look in _LOOKS if look.scene == scene]
     away = [look for look in _LOOKS if look.scene != scene]
     n_home = int(rng.binomial(config.queries_per_clip, config.home_share))
     n_home = max(n_home, (config.queries_per_clip + 1) // 2)
-    chosen = [home[i] for i in rng.permutation(len(home))[:n_home]]
+    chosen = [scene_looks[i] for i in rng.permutation(len(scene_looks))[:n_home]]
     # Colours differ within a scene; those from elsewhere must not break that.
     for i in rng.permutation(len(away)):
         if len(chosen) < config.queries_per_clip and all(
@@ -317,8 +302,11 @@ def _length(config: MiniVQConfig, rng: np.random.Generator) -> int:
 def _query(
     config: MiniVQConfig, clip: _Clip, look: Look, rng: np.random.Generator
 ) -> _Query:
-    """Two appearances or three: the answer, one before the answer or behind the query
-    frame that the crop is taken from, and sometimes one more."""
+    """A query with two appearances or three.
+
+    They are the answer, one before the answer or behind the query frame that the crop
+    is taken from, and sometimes one more.
+    """
     length, other = _length(config, rng), _length(config, rng)
     pause = int(rng.integers(2, 16))
     # Room for an appearance before the answer, and for one behind the query frame.
@@ -343,10 +331,14 @@ def _query(
 def _add_lookalike(
     config: MiniVQConfig, clip: _Clip, query: _Query, rng: np.random.Generator
 ) -> None:
-    """Another object of the same colours; half of them are the last such thing to be
-    seen before the query frame."""
-    own = query.look
-    alike = [k for k in _LOOKS if k.palette == own.palette and k.texture != own.texture]
+    """Another object of the same colours.
+
+    Half of them are the last such thing to be seen before the query frame.
+    """
+    look = query.look
+    alike = [
+        k for k in _LOOKS if k.palette == look.palette and k.texture != look.texture
+    ]
     length = _length(config, rng)
     start = int(rng.integers(0, clip.n_frames - length))
     if rng.random() < 0.5:
@@ -443,7 +435,7 @@ def _smooth_noise(
 
 def _camera(config: MiniVQConfig, clip: _Clip) -> NDArray[np.int64]:
     """(F, 2) row and column of the picture that the frame starts at."""
-    rng = config.stream(_CLIP, _SUBSETS.index(clip.subset), clip.number, 1)
+    rng = config.stream(_CLIP, SUBSETS.index(clip.subset), clip.number, 1)
     times = np.arange(clip.n_frames)[:, None] / _FPS
     periods, phases = rng.uniform(5, 12, (2, 2)), rng.uniform(0, 2 * math.pi, (2, 2))
     waves = np.sin(2 * math.pi * times[..., None] / periods + phases).mean(axis=-1)
@@ -510,12 +502,12 @@ def _paste(
     """Put a sprite into a frame, as far as it is inside."""
     rows = slice(max(top, 0), min(top + len(opacity), frame.shape[0]))
     columns = slice(max(left, 0), min(left + opacity.shape[1], frame.shape[1]))
-    own = (
+    inside = (
         slice(rows.start - top, rows.stop - top),
         slice(columns.start - left, columns.stop - left),
     )
     behind = frame[rows, columns]
-    frame[rows, columns] = _pixels(behind + opacity[own] * (colour[own] - behind))
+    frame[rows, columns] = _pixels(behind + opacity[inside] * (colour[inside] - behind))
 
 
 # --- Files ----------------------------------------------------------------------------
@@ -538,10 +530,15 @@ def generate_mini_vq(
     root = Path(folder)
     (root / CLIP_FOLDER).mkdir(parents=True, exist_ok=True)
     counts: Counter[str] = Counter()
-    for subset in _SUBSETS:
+    for subset in SUBSETS:
         if config.clip_count(subset):
             _write_subset(root, config, subset, counts)
-    _write_manifest(root, config, counts)
+    config.write_manifest(
+        root,
+        counts=dict(counts),
+        # The same pictures give other bytes with another encoder.
+        encoder=f"libx264 of av {installed_version('av')}",
+    )
     return root
 
 
@@ -574,7 +571,7 @@ def _write_subset(
 def _clip_record(
     config: MiniVQConfig, clip: _Clip, boxes: Mapping[_Appearance, list[Box]]
 ) -> Record:
-    rng = config.stream(_NOTES, _SUBSETS.index(clip.subset), clip.number)
+    rng = config.stream(_NOTES, SUBSETS.index(clip.subset), clip.number)
     seconds = clip.n_frames / _FPS
     end = clip.video_start_sec + seconds
     parts = range(0, len(clip.queries), _SETS_OF_AN_ANNOTATION)
@@ -631,8 +628,10 @@ def _query_set(
     boxes: Mapping[_Appearance, list[Box]],
     rng: np.random.Generator,
 ) -> Record:
-    """As the official files hold it, with their untidiness: a few titles are missing,
-    or have capitals or a blank behind."""
+    """A query set as the official files hold it, with their untidiness.
+
+    A few titles are missing, or have capitals or a blank behind.
+    """
     is_untitled, is_untidy = rng.random(2) < (0.01, 0.04)
     title = query.look.title
     if is_untidy:
@@ -690,41 +689,6 @@ def _box_record(
     }
 
 
-def _write_manifest(root: Path, config: MiniVQConfig, counts: Counter[str]) -> None:
-    """Write last what the folder should hold: without it the folder is unfinished."""
-    names = [n for s, n in OFFICIAL_VQ_FILES.items() if config.clip_count(s)]
-    manifest = {
-        "name": "mini_vq",
-        "version": MINI_VQ_VERSION,
-        "fingerprint": config.fingerprint,
-        "config": asdict(config),
-        "seed": config.seed,
-        "counts": dict(counts),
-        # The same pictures give other bytes with another encoder.
-        "encoder": f"libx264 of av {installed_version('av')}",
-        "clips_sha256": folder_sha256(root / CLIP_FOLDER),
-        "sha256": {name: sha256_of(root / name) for name in names},
-    }
-    text = json.dumps(manifest, indent=2) + "\n"
-    (root / MANIFEST_FILE).write_text(text, encoding="utf-8")
-
-
-def _is_intact(root: Path, config: MiniVQConfig) -> bool:
-    """Whether a folder holds all that was generated."""
-    try:
-        manifest = json.loads((root / MANIFEST_FILE).read_text(encoding="utf-8"))
-        return (
-            manifest["fingerprint"] == config.fingerprint
-            and manifest["clips_sha256"] == folder_sha256(root / CLIP_FOLDER)
-            and all(
-                sha256_of(root / name) == digest
-                for name, digest in manifest["sha256"].items()
-            )
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
-
-
 def mini_vq_root(
     cache_dir: Path | None = None, *, config: MiniVQConfig | None = None
 ) -> Path:
@@ -735,96 +699,4 @@ def mini_vq_root(
     :param config: another, smaller set (for tests); it gets a folder of its own.
     :return: ``<cache_dir>/mini_vq_v<version>``, in the layout of a data root.
     """
-    chosen = config or MiniVQConfig()
-    cache = cache_folder() if cache_dir is None else cache_dir
-    suffix = "" if chosen == MiniVQConfig() else f"_{chosen.fingerprint[:12]}"
-    return cached_root(
-        cache / f"mini_vq_v{MINI_VQ_VERSION}{suffix}",
-        lambda folder: generate_mini_vq(folder, chosen),
-        lambda folder: _is_intact(folder, chosen),
-    )
-
-
-# --- Statistics -----------------------------------------------------------------------
-
-
-def visual_query_statistics(read: VisualAnnotations) -> dict[str, Any]:
-    """Statistics of annotated visual queries, generated or real.
-
-    :param read: the annotations.
-    :return: counts, seconds and shares by name.
-    """
-    queries, clips = read.queries, read.clips
-    tracks = [(query, query.track) for query in queries if query.track is not None]
-    lengths = np.array([len(track.frames) for _, track in tracks])
-    pauses = np.array([q.query_frame - 1 - int(t.frames[-1]) for q, t in tracks])
-    sides = [t.relative_boxes[:, 2:] - t.relative_boxes[:, :2] for _, t in tracks]
-    areas = np.concatenate(sides).prod(axis=1)
-    titles = Counter(title_key(query.title) for query in queries)
-    per_clip = Counter(query.clip_id for query in queries)
-    seconds = np.array([clip.duration_sec for clip in clips.values()])
-    return {
-        "queries": len(queries),
-        "clips": len(clips),
-        "parent_videos": len({clip.video_id for clip in clips.values()}),
-        "hours": float(seconds.sum() / 3600),
-        "clip_sec_median": float(np.median(seconds)),
-        "titles": len(titles),
-        "queries_per_title_max": max(titles.values()),
-        "queries_per_clip_mean": len(queries) / len(per_clip),
-        "search_frames_median": float(np.median([q.query_frame for q in queries])),
-        "track_frames_median": float(np.median(lengths)),
-        "track_frames_max": int(lengths.max()),
-        "frames_from_track_to_query_median": float(np.median(pauses)),
-        "box_area_share_median": float(np.median(areas)),
-        "crops_behind_query_frame_share": float(
-            np.mean([q.crop.frame >= q.query_frame for q in queries])
-        ),
-    }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print statistics of the embedded data, or where they are.
-
-    :param arguments: command-line arguments; those of the process if not given.
-    :return: exit status.
-    """
-    parser = argparse.ArgumentParser(
-        prog="python -m avalanche_vilco.benchmarks.vilco_vq.embedded"
-    )
-    parser.add_argument(
-        "--statistics",
-        nargs="?",
-        const="",
-        metavar="FOLDER",
-        help="print statistics, beside those of the official files in FOLDER if given",
-    )
-    parser.add_argument("--subset", default="train", choices=("train", "val"))
-    options = parser.parse_args(arguments)
-    root = mini_vq_root()
-    if options.statistics is None:
-        print(root)
-        return 0
-    folders = {f"mini_vq v{MINI_VQ_VERSION}": root}
-    if options.statistics:
-        folders[Path(options.statistics).name] = Path(options.statistics)
-    columns = {
-        name: visual_query_statistics(
-            read_visual_queries({options.subset: find_vq_files(folder)[options.subset]})
-        )
-        for name, folder in folders.items()
-    }
-    rows = [["statistic", *columns], ["---"] * (1 + len(columns))]
-    for statistic in next(iter(columns.values())):
-        cells = [_format(column[statistic]) for column in columns.values()]
-        rows.append([statistic, *cells])
-    print("\n".join("| " + " | ".join(row) + " |" for row in rows))
-    return 0
-
-
-def _format(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return (config or MiniVQConfig()).root(cache_dir)

@@ -323,7 +323,8 @@ def _with_videos(
     split: VisualSplit, read: VisualAnnotations, videos: VideoFolder, missing: str
 ) -> dict[str, list[list[VisualQuery]]]:
     """The queries whose clips have a sound video. Which videos are there changes
-    nothing in how the other queries are divided."""
+    nothing in how the other queries are divided.
+    """
     own = [query for experiences in split.values() for query in chain(*experiences)]
     if missing == "error":
         check_clip_videos(_about(own, read), videos)

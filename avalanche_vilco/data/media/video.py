@@ -109,7 +109,8 @@ class VideoInfo:
 
 class VideoReader(Protocol):
     """One open video file, of one process. It does not pickle: hand a
-    :class:`VideoFolder` to workers."""
+    :class:`VideoFolder` to workers.
+    """
 
     info: VideoInfo
 
@@ -352,7 +353,8 @@ class VideoFolder:
 
     def _leave_inherited(self) -> None:
         """After a fork, leave the parent's decoders alone: their threads are not here,
-        and closing one would wait for them for ever."""
+        and closing one would wait for them for ever.
+        """
         if self._pid != os.getpid():
             _INHERITED.extend(self._open.values())
             self._open, self._pid = OrderedDict(), os.getpid()

@@ -198,7 +198,8 @@ def _token_ids(folder: Path, model: Any, tokenizer: Any, text: str) -> list[int]
 @torch.no_grad()
 def _states(model: Any, batch: Sequence[Sequence[int]]) -> list[Tensor]:
     """Token states without start and end; padding to the right changes nothing,
-    because a token sees only those before it."""
+    because a token sees only those before it.
+    """
     ids = torch.nn.utils.rnn.pad_sequence(
         [torch.tensor(row) for row in batch],
         batch_first=True,

@@ -385,7 +385,8 @@ def _tokens(
 
 def _array(content: bytes) -> npt.NDArray[np.float32]:
     """A .npy file's array, copied as float32; a header that promises more than the
-    file holds is refused before anything is allocated."""
+    file holds is refused before anything is allocated.
+    """
     file = io.BytesIO(content)
     version = np.lib.format.read_magic(file)
     read_header = {

@@ -46,7 +46,7 @@ class DetectionAP(NamedTuple):
 
     @property
     def mean_ap(self) -> Tensor:
-        """mAP per threshold, float64 ``(T,)``, NaN without ground truth."""
+        """MAP per threshold, float64 ``(T,)``, NaN without ground truth."""
         return self.ap.mean(dim=0)
 
 

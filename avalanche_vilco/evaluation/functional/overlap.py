@@ -7,7 +7,7 @@ from torch import Tensor
 def hull_tiou(
     start: Tensor, end: Tensor, target_start: Tensor, target_end: Tensor
 ) -> Tensor:
-    """tIoU of proper windows, by the length of their hull.
+    """TIoU of proper windows, by the length of their hull.
 
     Windows that overlap fill their hull, which takes one rounding where the sum of
     both lengths less the overlap takes three.
@@ -25,7 +25,7 @@ def hull_tiou(
 def summed_tiou(
     start: Tensor, end: Tensor, target_start: Tensor, target_end: Tensor
 ) -> Tensor:
-    """tIoU as the public detection code rounds it, NaN for two windows without length.
+    """TIoU as the public detection code rounds it, NaN for two windows without length.
 
     :param start: starts of the predictions.
     :param end: their ends.

@@ -165,7 +165,7 @@ def grouped_recall(hits: Tensor, groups: Tensor) -> GroupedRecall:
 def top1_tiou(
     segments: Tensor, scores: Tensor, target_segments: Tensor, *, sort: bool = True
 ) -> Tensor:
-    """tIoU of the best prediction of each query that has one ground-truth window.
+    """TIoU of the best prediction of each query that has one ground-truth window.
 
     :param segments: predicted windows in seconds, ``(Q, M, 2)``.
     :param scores: their scores, ``(Q, M)``; padding must not be first.
@@ -231,7 +231,7 @@ class _Options(NamedTuple):
         return cls(k, levels, budget, strict, sort, reference)
 
     def overlap(self, *ends: Tensor) -> Tensor:
-        """tIoU of windows by what :meth:`ends` gave."""
+        """TIoU of windows by what :meth:`ends` gave."""
         if self.reference == "actionformer":
             return summed_tiou(*ends).nan_to_num_(nan=0.0)
         return hull_tiou(*ends)

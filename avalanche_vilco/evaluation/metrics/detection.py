@@ -103,7 +103,7 @@ class MomentDetectionMAP(PooledMetric):
         append_rows(self, rows, mark="labels")
 
     def compute(self) -> dict[str, float]:
-        """mAP by name, all NaN if there was no ground truth.
+        """MAP by name, all NaN if there was no ground truth.
 
         :return: floats in [0, 1].
         """

@@ -42,7 +42,8 @@ class WindowTargets(Protocol):
     @property
     def track_boxes(self) -> Tensor:
         """All boxes asked for, whichever window they lie in, ``(B, N, 4)`` float64 in
-        annotation pixels."""
+        annotation pixels.
+        """
 
     @property
     def track_frames(self) -> Tensor:

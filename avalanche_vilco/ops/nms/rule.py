@@ -72,7 +72,8 @@ class Rule:
     @property
     def per_label(self) -> int | None:
         """Picks of a label at most. A threshold of 0 drops windows that do not even
-        overlap: then the first pick of a label is its last."""
+        overlap: then the first pick of a label is its last.
+        """
         if not self.drops or self.threshold > 0:
             return self.max_per_label
         return 1 if self.max_per_label is None else min(1, self.max_per_label)

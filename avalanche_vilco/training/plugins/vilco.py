@@ -136,7 +136,8 @@ class ViLCoPlugin(SupervisedPlugin):
 
     def before_forward(self, strategy: Any, **kwargs: Any) -> None:
         """Listen to the prompts and, where there are sentences to compare with, to
-        the encoder."""
+        the encoder.
+        """
         model = strategy.model
         if self.long_term:
             self._hooks.append(model.prompt_memory.register_forward_hook(self._find))

@@ -12,11 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from avalanche_vilco.benchmarks.embedded import MANIFEST_FILE
 from avalanche_vilco.benchmarks.vilco_mq import embedded as mini
 from avalanche_vilco.benchmarks.vilco_mq.embedded import (
-    MANIFEST_FILE,
     MiniMQConfig,
-    dataset_statistics,
     generate_mini_mq,
     mini_mq_root,
 )
@@ -141,12 +140,17 @@ def test_more_train_clips_leave_the_others_untouched(small_root, tmp_path):
         ("duplicate_windows", 3, 20),
     ],
 )
-def test_train_statistics_stay_near_the_real_file(annotations, statistic, low, high):
-    assert low <= dataset_statistics(annotations, group_size=10)[statistic] <= high
+def test_train_statistics_stay_near_the_real_file(
+    annotations, statistics, statistic, low, high
+):
+    found = statistics.moment_statistics(annotations, group_size=10)
+    assert low <= found[statistic] <= high
 
 
-def test_earlier_groups_are_more_frequent_and_labels_long_tailed(annotations):
-    found = dataset_statistics(annotations, group_size=10)
+def test_earlier_groups_are_more_frequent_and_labels_long_tailed(
+    annotations, statistics
+):
+    found = statistics.moment_statistics(annotations, group_size=10)
     pairs = found["pairs_per_group"]
     assert pairs == sorted(pairs, reverse=True)
     assert found["clips_per_label_max"] > 4 * found["clips_per_label_median"]
@@ -287,18 +291,18 @@ def test_narrations_speak_in_the_third_person(default_root):
     assert "C seasons a dish" in sentences
 
 
-def test_small_config_keeps_every_category(small_root):
+def test_small_config_keeps_every_category(small_root, statistics):
     annotations = read_annotations(small_root)
     for subset in ("train", "val"):
-        found = dataset_statistics(annotations, group_size=2, subset=subset)
+        found = statistics.moment_statistics(annotations, group_size=2, subset=subset)
         assert found["labels"] == 10
         assert found["clip_sec_max"] <= 60
     assert len(annotations) == 20
 
 
-def test_fewer_clips_than_groups_still_hold_every_category(tmp_path):
+def test_fewer_clips_than_groups_still_hold_every_category(tmp_path, statistics):
     root = generate_mini_mq(tmp_path, SMALL, n_train=2, n_val=1, n_test=0)
-    found = dataset_statistics(read_annotations(root), group_size=2)
+    found = statistics.moment_statistics(read_annotations(root), group_size=2)
     assert found["labels"] == 10
     assert found["clips_per_label_min"] == 2
 
@@ -476,72 +480,3 @@ def test_cache_folder_follows_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     expected = tmp_path / "xdg" / "avalanche_vilco"
     assert mini_mq_root(config=SMALL).parent == expected
-
-
-def make_clip(subset, windows, duration=100.0, video_id="v"):
-    annotations = [
-        {"segment": [start, end], "label": f"l{label}", "label_id": label}
-        for start, end, label in windows
-    ]
-    return {
-        "video_id": video_id,
-        "clip_id": f"{subset}-{len(windows)}",
-        "duration": duration,
-        "subset": subset,
-        "annotations": annotations,
-    }
-
-
-def test_statistics_of_a_hand_made_file():
-    windows = [(0.0, 10.0, 0), (0.0005, 10.0, 0), (90.0, 100.0, 3), (95.0, 101.0, 3)]
-    clips = [
-        make_clip("train", windows),
-        make_clip("train", [(0.0, 2.0, 1)], duration=80.0),
-        make_clip("val", [(5.0, 6.0, 2), (5.0, 6.0, 2)]),
-    ]
-    found = dataset_statistics(dict(enumerate(clips)), group_size=2)
-    assert found["clips"] == 2
-    assert found["parent_videos"] == 1
-    assert found["hours"] == pytest.approx(180 / 3600)
-    assert found["labels_per_clip_mean"] == 1.5
-    assert found["pairs_per_group"] == [2, 1]
-    assert found["share_clips_spanning_groups"] == 0.5
-    assert found["windows_per_pair_mean"] == pytest.approx(5 / 3)
-    assert found["window_sec_median"] == pytest.approx(9.9995)
-    assert found["share_windows_overhanging"] == pytest.approx(0.2)
-    assert found["share_windows_ending_at_clip_end"] == pytest.approx(0.2)
-    assert found["duplicate_windows"] == 1
-
-
-def test_statistics_of_the_real_file(shared_dir):
-    path = shared_dir / "data" / "ego4d_mq" / ANNOTATION_FILE
-    real = json.loads(path.read_text(encoding="utf-8"))
-    found = dataset_statistics(real, group_size=22)
-    assert (found["clips"], found["windows"], found["labels"]) == (1486, 13559, 110)
-    assert found["duplicate_windows"] == 14
-    assert found["pairs_per_group"] == [2533, 1368, 1051, 966, 582]
-    assert found["share_clips_spanning_groups"] == pytest.approx(0.868, abs=5e-4)
-    assert found["share_windows_overhanging"] == 1055 / 13559
-    assert found["share_windows_ending_at_clip_end"] == 882 / 13559
-
-
-def test_statistics_refuse_a_subset_without_annotations(annotations):
-    with pytest.raises(ValueError, match="in subset 'test' but got none"):
-        dataset_statistics(annotations, group_size=10, subset="test")
-    with pytest.raises(ValueError, match="expected group_size >= 1 but got 0"):
-        dataset_statistics(annotations, group_size=0)
-
-
-def test_command_prints_statistics_beside_a_file(
-    default_root, small_root, monkeypatch, capsys
-):
-    monkeypatch.setenv("AVALANCHE_VILCO_CACHE", str(default_root.parent))
-    path = str(small_root / ANNOTATION_FILE)
-    assert mini.main(["--statistics", path]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"| statistic | mini_mq v1 | {ANNOTATION_FILE} |"
-    assert "| clips | 360 | 12 |" in lines
-    assert mini.main(["--statistics", "--subset", "val"]) == 0
-    assert "| clips | 120 |" in capsys.readouterr().out
-    assert mini.main([]) == 0
-    assert capsys.readouterr().out.strip() == str(default_root)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from avalanche_vilco.benchmarks.embedded import MANIFEST_FILE
 from avalanche_vilco.benchmarks.vilco_nlq import embedded as mini_nlq
 from avalanche_vilco.benchmarks.vilco_nlq.annotations import (
     OFFICIAL_NLQ_FILES,
@@ -18,11 +19,9 @@ from avalanche_vilco.benchmarks.vilco_nlq.annotations import (
 )
 from avalanche_vilco.benchmarks.vilco_nlq.dataset import FEATURES_PER_SEC, NLQ_TEXT_FILE
 from avalanche_vilco.benchmarks.vilco_nlq.embedded import (
-    MANIFEST_FILE,
     MiniNLQConfig,
     generate_mini_nlq,
     mini_nlq_root,
-    query_statistics,
 )
 from avalanche_vilco.benchmarks.vilco_nlq.grammar import (
     EVENT_KINDS,
@@ -138,19 +137,11 @@ def test_every_template_has_enough_questions(annotations, subset, least):
         ("distinct_queries", 1000, 2600),
     ],
 )
-def test_train_statistics_stay_near_the_real_files(root, statistic, low, high):
-    assert low <= query_statistics(read(root, "train"))[statistic] <= high
-
-
-def test_statistics_of_the_real_file(shared_dir):
-    path = shared_dir / "data" / "ego4d_nlq" / "nlq_val.json"
-    found = query_statistics(read_language_queries({"val": path}))
-    assert (found["queries"], found["clips"]) == (4552, 415)
-    assert found["parent_videos"] == 300
-    assert found["hours"] == pytest.approx(57.6, abs=0.05)
-    assert found["templates_per_clip_mean"] == pytest.approx(5.34, abs=0.01)
-    assert found["window_sec_p50"] == pytest.approx(4.0, abs=0.01)
-    assert found["queries_per_template"][3] == 22
+def test_train_statistics_stay_near_the_real_files(
+    root, statistics, statistic, low, high
+):
+    found = statistics.query_statistics(read(root, "train"))
+    assert low <= found[statistic] <= high
 
 
 def test_subsets_share_no_parent_video(annotations, root):
@@ -296,20 +287,3 @@ def test_damaged_cache_is_generated_anew(damage, small_root, tmp_path):
     for name in ("nlq_val.json", MANIFEST_FILE):
         assert (found / name).read_bytes() == (small_root / name).read_bytes()
     assert [p.name for p in tmp_path.iterdir()] == [found.name]
-
-
-def test_cache_folder_follows_the_environment(tmp_path, monkeypatch):
-    monkeypatch.setenv("AVALANCHE_VILCO_CACHE", str(tmp_path / "chosen"))
-    assert mini_nlq_root(config=SMALL).parent == tmp_path / "chosen"
-
-
-def test_command_prints_the_folder_or_a_table(root, monkeypatch, capsys):
-    monkeypatch.setenv("AVALANCHE_VILCO_CACHE", str(root.parent))
-    assert mini_nlq.main([]) == 0
-    assert capsys.readouterr().out.strip() == str(root)
-    val = str(root / "nlq_val.json")
-    assert mini_nlq.main(["--statistics", val, "--subset", "val"]) == 0
-    table = capsys.readouterr().out.splitlines()
-    assert table[0] == "| statistic | mini_nlq v1 | nlq_val.json |"
-    cells = [row.split(" | ") for row in table[2:]]
-    assert all(first == second.removesuffix(" |") for _, first, second in cells)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from avalanche_vilco.benchmarks.embedded import MANIFEST_FILE
 from avalanche_vilco.benchmarks.vilco_vq import embedded as mini_vq
 from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     CLIP_FOLDER,
@@ -23,13 +24,10 @@ from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     title_key,
 )
 from avalanche_vilco.benchmarks.vilco_vq.embedded import (
-    MANIFEST_FILE,
     MINI_VQ_TITLES,
     MiniVQConfig,
     generate_mini_vq,
-    main,
     mini_vq_root,
-    visual_query_statistics,
 )
 from avalanche_vilco.benchmarks.vilco_vq.submission import read_tracks
 from avalanche_vilco.data.media.video import VideoFolder, probe_video
@@ -243,14 +241,6 @@ def test_no_parent_video_is_in_two_subsets(read):
     assert not parents["train"] & parents["val"]
 
 
-def test_statistics_count_what_is_there(read):
-    counted = visual_query_statistics(read)
-    assert counted["queries"] == len(read.queries)
-    assert counted["clips"] == 9
-    assert 6 <= counted["track_frames_median"] <= counted["track_frames_max"] <= 18
-    assert 0.02 < counted["box_area_share_median"] < 0.1
-
-
 @pytest.mark.parametrize(
     ("knobs", "problem"),
     [
@@ -267,15 +257,6 @@ def test_knobs_out_of_range_are_refused(knobs: dict[str, Any], problem):
 def test_a_config_and_knobs_are_one_too_many(tmp_path):
     with pytest.raises(ValueError, match="expected a config or knobs but got both"):
         generate_mini_vq(tmp_path, MiniVQConfig(), seed=1)
-
-
-def test_the_command_prints_statistics_side_by_side(root, monkeypatch, capsys):
-    monkeypatch.setattr(mini_vq, "mini_vq_root", lambda: root)
-    assert main(["--statistics", str(root), "--subset", "val"]) == 0
-    rows = capsys.readouterr().out.splitlines()
-    assert rows[0].startswith("| statistic | mini_vq v1 | ")
-    assert main([]) == 0
-    assert capsys.readouterr().out.strip() == str(root)
 
 
 def test_annotated_frames_are_the_files_frames(read, videos):
