@@ -1,0 +1,59 @@
+"""Moment Queries as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from avalanche_vilco.benchmarks.spec import Benchmark, deferred, read_recipe
+
+if TYPE_CHECKING:
+    from avalanche_vilco.evaluation.metrics.emission import MetricState
+
+_HERE = "avalanche_vilco.benchmarks.vilco_mq"
+
+
+def metrics() -> list[MetricState]:
+    """R@kx and R@k at tIoU 0.3 and 0.5."""
+    from avalanche_vilco.evaluation.metrics.recall import MomentRecall
+
+    options = {"k": (1, 5), "tiou": (0.3, 0.5)}
+    return [
+        MomentRecall(**options, budget="per_gt"),
+        MomentRecall(**options, budget="fixed"),
+    ]
+
+
+def feature_widths(scenario: Any) -> Mapping[str, int]:
+    """Widths of video features and of token features.
+
+    :param scenario: that a model is built for.
+    """
+    width = scenario.info["feature_dim"]
+    return {"feature_dim": width, "text_dim": scenario.text_dim}
+
+
+BENCHMARK = Benchmark(
+    name="vilco_mq",
+    version="1",
+    paper="ViLCo-Bench (arXiv 2406.13123), Moment Queries",
+    build=deferred(f"{_HERE}.generator:vilco_mq"),
+    unlabelled=deferred(f"{_HERE}.generator:unlabelled_mq"),
+    embedded_root=deferred(f"{_HERE}.embedded:mini_mq_root"),
+    models={
+        name: deferred(f"avalanche_vilco.models.build:{name}")
+        for name in (
+            *("vilco_mq_tiny", "vilco_mq_base"),
+            *("vilco_mq_tiny_lower", "vilco_mq_base_lower"),
+        )
+    },
+    model_arguments=feature_widths,
+    n_regression=2,
+    criterion=deferred("avalanche_vilco.models.losses:MomentLoss"),
+    metrics=metrics,
+    main_metric="Recall@1x_tIoU0.5",
+    future="nan",
+    chance="on shuffled features",
+    recipe=read_recipe(Path(__file__).with_name("recipe.yaml")),
+)

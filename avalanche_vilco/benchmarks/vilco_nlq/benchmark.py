@@ -1,0 +1,53 @@
+"""Natural Language Queries as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from avalanche_vilco.benchmarks.spec import Benchmark, deferred, read_recipe
+
+if TYPE_CHECKING:
+    from avalanche_vilco.evaluation.metrics.emission import MetricState
+
+_HERE = "avalanche_vilco.benchmarks.vilco_nlq"
+
+
+def metrics() -> list[MetricState]:
+    """R@k at tIoU 0.3 and 0.5; a question has one window, so R@kx is the same."""
+    from avalanche_vilco.evaluation.metrics.recall import MomentRecall
+
+    return [MomentRecall(k=(1, 5), tiou=(0.3, 0.5), budget="fixed")]
+
+
+def feature_widths(scenario: Any) -> Mapping[str, int]:
+    """Widths of video features and of token features.
+
+    :param scenario: that a model is built for.
+    """
+    width = scenario.info["feature_dim"]
+    return {"feature_dim": width, "text_dim": scenario.text_dim}
+
+
+BENCHMARK = Benchmark(
+    name="vilco_nlq",
+    version="1",
+    paper="ViLCo-Bench (arXiv 2406.13123), Natural Language Queries",
+    build=deferred(f"{_HERE}.generator:vilco_nlq"),
+    unlabelled=deferred(f"{_HERE}.generator:unlabelled_nlq"),
+    embedded_root=deferred(f"{_HERE}.embedded:mini_nlq_root"),
+    models={
+        name: deferred(f"avalanche_vilco.models.build:{name}")
+        for name in ("vilco_nlq_tiny", "vilco_nlq_base")
+    },
+    model_arguments=feature_widths,
+    n_regression=2,
+    criterion=deferred("avalanche_vilco.models.losses:MomentLoss"),
+    metrics=metrics,
+    main_metric="Recall@1_tIoU0.3",
+    selection_metric="Recall@1_tIoU0.5",
+    future="value",
+    chance="on shuffled features",
+    recipe=read_recipe(Path(__file__).with_name("recipe.yaml")),
+)
