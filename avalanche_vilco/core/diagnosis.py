@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.terminal import one_line
 
 REPORT_VERSION = "1"
 COPY_AGAIN = "extract or copy it again"
@@ -37,9 +38,7 @@ class Finding:
         who = ", ".join(shown) + (f" and {more} more (see --json)" if more else "")
         where = f"{self.file}: " + (f"{who}: " if who else "")
         words = f"{self.severity.upper()} {self.part}: {where}{self.problem}"
-        line = " ".join(f"{words} -> {self.remedy}".split())
-        # Names of files may hold what a terminal would obey.
-        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+        return one_line(f"{words} -> {self.remedy}")
 
 
 @dataclass

@@ -6,13 +6,20 @@ import os
 import sys
 
 
+def printable(text: str) -> str:
+    """Text without what a terminal would obey: names from files may hold it.
+
+    :param text: a line.
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def one_line(text: object) -> str:
-    """Text without line breaks and without what a terminal would obey.
+    """Printable text without line breaks.
 
     :param text: a message that may hold names from files.
     """
-    line = " ".join(str(text).split())
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    return printable(" ".join(str(text).split()))
 
 
 def tell(text: str) -> None:

@@ -5,7 +5,6 @@ Avalanche's loggers take single numbers; a matrix is more than its averages.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -16,6 +15,7 @@ import numpy as np
 from avalanche.logging import BaseLogger, TensorboardLogger
 
 from avalanche_vilco.core.files import write_atomically
+from avalanche_vilco.core.tables import percent
 from avalanche_vilco.evaluation.matrix import TaskMatrix, Weights, matrices_csv
 from avalanche_vilco.evaluation.metrics.continual import TaskMatrixMetric
 
@@ -134,18 +134,14 @@ def matrix_figure(
         if not np.isnan(value):
             colour = "black" if value > 65 else "white"
             panel.text(j, i, f"{value:.0f}", ha="center", va="center", color=colour)
-    average = _percent(matrix.average(weights=weights))
-    forgotten = _percent(matrix.backward_forgetting(weights=weights))
+    average = percent(matrix.average(weights=weights))
+    forgotten = percent(matrix.backward_forgetting(weights=weights))
     panel.set_title(f"{title}\nP {average}, BwF {forgotten}", fontsize=9)
     panel.set_xlabel("evaluated on experience")
     panel.set_ylabel("after training on experience")
     panel.set_xticks(range(n))
     panel.set_yticks(range(n))
     return figure
-
-
-def _percent(value: float) -> str:
-    return "-" if math.isnan(value) else f"{100 * value:.1f}"
 
 
 def _matrices(metrics: Collection[Any]) -> Iterator[_Named]:

@@ -14,6 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from avalanche_vilco.core.tables import percent
+
 ORIENTATION = (
     "p[i][j]: row i = after training experience i, column j = evaluated on experience j"
 )
@@ -412,7 +414,7 @@ class TaskMatrix:
         """
         tasks = range(self.n_experiences)
         header = ["after", *(f"on {j}" for j in tasks), "P_i", "BwF_i (+ = forgot)"]
-        body = [[str(i), *map(_percent, self._line(i, weights))] for i in tasks]
+        body = [[str(i), *map(percent, self._line(i, weights))] for i in tasks]
         title = "p[i, j] in %: row = after training i, column = evaluated on j"
         notes = [f"not in the means: {j} ({why})" for j, why in self._excluded.items()]
         values = _as_weights(weights, self.n_experiences)
@@ -538,7 +540,3 @@ def _aligned(rows: list[list[str]]) -> list[str]:
 
 def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def _percent(value: float) -> str:
-    return "-" if math.isnan(value) else f"{100 * value:.1f}"

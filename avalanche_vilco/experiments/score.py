@@ -24,6 +24,7 @@ from avalanche_vilco.benchmarks.submissions import (
     read_queries,
     read_tracks,
 )
+from avalanche_vilco.core.tables import percent
 from avalanche_vilco.core.terminal import one_line, tell
 from avalanche_vilco.evaluation.functional import (
     EGO4D_TIOU,
@@ -366,15 +367,9 @@ def _table(scores: Mapping[str, Row]) -> list[str]:
     width = max(map(len, (title, *scores)))
     lines = [f"{title:<{width}}" + "".join(f"{c:>7}" for c in columns)]
     for name, row in scores.items():
-        cells = (_percent(row.get(column)) for column in columns)
+        cells = (percent(row[c], 2) if c in row else "" for c in columns)
         lines.append(f"{name:<{width}}" + "".join(f"{cell:>7}" for cell in cells))
     return lines
-
-
-def _percent(value: float | None) -> str:
-    if value is None:
-        return ""
-    return "-" if math.isnan(value) else f"{100 * value:.2f}"
 
 
 def _note_line(note: Note) -> str:

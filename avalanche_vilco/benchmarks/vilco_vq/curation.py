@@ -50,6 +50,7 @@ from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import sha256_of
 from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.core.schema import convert, decode_json_object
+from avalanche_vilco.core.tables import table
 from avalanche_vilco.core.untrusted import load_untrusted
 from avalanche_vilco.data.moments import MomentClip
 
@@ -724,13 +725,13 @@ def split_table(split: VisualSplit, read: VisualAnnotations) -> str:
     """
     n_experiences = len(next(iter(split.values())))
     head = [f"{name}: queries / titles / clips / hours" for name in split]
-    rows = [["experience", *head], ["---"] * (1 + len(split))]
-    for label, chosen in [
-        *((str(e), [e]) for e in range(n_experiences)),
-        ("all", list(range(n_experiences))),
-    ]:
-        rows.append([label, *(_cell(own, chosen, read) for own in split.values())])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    lines = {str(e): [e] for e in range(n_experiences)}
+    lines["all"] = list(range(n_experiences))
+    rows = [
+        [label, *(_cell(queries, chosen, read) for queries in split.values())]
+        for label, chosen in lines.items()
+    ]
+    return table(["experience", *head], rows)
 
 
 def _cell(
