@@ -304,7 +304,7 @@ def _replay(mem_size: int, policy: ExemplarsBuffer | None) -> ReplayPlugin | Non
 def _narrations(experience: Any) -> ClipNarrations:
     stream = getattr(experience, "origin_stream", None)
     benchmark = getattr(stream, "benchmark", None)
-    data = getattr(benchmark, "moments", {}).get(getattr(stream, "name", None))
+    data = getattr(benchmark, "datasets", {}).get(getattr(stream, "name", None))
     if data is None or data.narrations is None:
         raise ValueError(
             "ViLCo's self-supervision needs narrations: build the benchmark with "
