@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 CACHE_VARIABLE = "AVALANCHE_VILCO_CACHE"
 
@@ -67,3 +70,25 @@ def write_atomically(path: Path, text: str) -> None:
     """
     with written_whole(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
+
+
+def safetensors_header(
+    tensors: Mapping[str, tuple[str, Sequence[int]]], metadata: Mapping[str, str]
+) -> bytes:
+    """Start of a safetensors file, after which tensors follow as they are made.
+
+    The library's own writers want all of a file's tensors at once.
+
+    :param tensors: name -> dtype in the format's words (``"F16"``) and shape, in the
+        order in which their values follow.
+    :param metadata: text about the file.
+    """
+    entries: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, (dtype, shape) in tensors.items():
+        start, end = end, end + math.prod(shape) * int(dtype[1:]) // 8
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    # Padded so that the tensors start aligned, as the format advises.
+    text += b" " * (-len(text) % 64)
+    return len(text).to_bytes(8, "little") + text

@@ -13,7 +13,7 @@ from avalanche_vilco.core.batch import TensorBatch, collate_as
 class VisualQueryBatch(TensorBatch):
     """Windows of T frames and the object asked for: what the model may see.
 
-    Pictures are S x S pixels, or the codes (C, h, w) that a frozen backbone makes of
+    Pictures are S x S pixels, or the embeddings (C, h, w) that a frozen backbone makes of
     them; a model tells by dtype, uint8 being pixels.
     """
 
@@ -30,11 +30,11 @@ class VisualQueryBatch(TensorBatch):
 
     frames: Tensor
     """(B, T, 3, S, S) uint8 RGB, padded to squares with black; or (B, T, C, h, w)
-    float16 codes. Zero behind a clip's end."""
+    float16 embeddings. Zero behind a clip's end."""
     valid: Tensor
     """(B, T) bool, True on frames of the clip, which come first."""
     crop: Tensor
-    """(B, 3, S, S) uint8 RGB of the object, or (B, C, h, w) float16 codes."""
+    """(B, 3, S, S) uint8 RGB of the object, or (B, C, h, w) float16 embeddings."""
     narrations: Tensor | None
     """(B, 1, C) float32 embedding of the object's title, for self-supervision; None,
     as in evaluation: no model looks at it to localise."""

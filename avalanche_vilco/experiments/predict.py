@@ -111,7 +111,7 @@ def predict(
     form = _FORMS[config.benchmark]
     if subset == "val":
         data, stream = benchmark.datasets["test"], benchmark.test_stream
-        _take_codes(config, benchmark, strategy.model, echo)
+        _take_embeddings(config, benchmark, strategy.model, echo)
     else:
         data = form.unlabelled(options)
         stream = _one_experience(data, benchmark)
@@ -217,13 +217,13 @@ def _check_weights(folder: Path, strategy: Any) -> None:
         )
 
 
-def _take_codes(
+def _take_embeddings(
     config: RunConfig,
     benchmark: QueryIncrementalScenario,
     model: Any,
     echo: Callable[[str], None],
 ) -> None:
-    """Evaluate on the backbone's codes where the run did: they are rounded."""
+    """Evaluate on the backbone's embeddings where the run did: they are rounded."""
     if not config.backbone_cache:
         return
     from avalanche_vilco.benchmarks.vilco_vq.backbone_cache import cache_backbone

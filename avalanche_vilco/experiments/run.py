@@ -368,13 +368,13 @@ class _Run:
                 logger.file.close()
 
     def cache_backbone(self, echo: Callable[[str], None]) -> None:
-        """Compute the codes of the backbone for the streams that a run reads."""
+        """Compute the embeddings of the backbone for the streams that a run reads."""
         from avalanche_vilco.benchmarks.vilco_vq.backbone_cache import cache_backbone
 
         backbone: Any = self.model.backbone
         is_selecting = self.deviations.selection == "best_on_valid"
         streams = ("train", "valid", "test") if is_selecting else ("train", "test")
-        # The draws of a run are the same whether the codes are there already or not.
+        # The draws of a run are the same whether the embeddings are there already or not.
         with torch.random.fork_rng(devices=[]):
             cache_backbone(
                 self.benchmark,

@@ -88,7 +88,7 @@ class BenchmarkSettings:
     n_regression: int = MOMENT_REGRESSION_CHANNELS
     """Regression channels of the model's output."""
     caches_backbone: Callable[[QueryIncrementalScenario], bool] | None = None
-    """Whether a run computes the codes of the model's frozen ``backbone`` once,
+    """Whether a run computes the embeddings of the model's frozen ``backbone`` once,
     before it trains, unless told otherwise; None: there is no backbone."""
     strategy_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Options that differ from the registry's, by strategy."""
@@ -158,7 +158,7 @@ def picture_side(benchmark: QueryIncrementalScenario) -> dict[str, int]:
 
 
 def is_small_and_fixed(benchmark: QueryIncrementalScenario) -> bool:
-    """Whether the codes of all frames are small enough to keep unasked, as those of the
+    """Whether the embeddings of all frames are small enough to keep unasked, as those of the
     embedded default are, and training reads the frames as they are.
 
     :param benchmark: of visual queries.

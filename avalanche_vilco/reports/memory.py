@@ -95,10 +95,10 @@ def _feature_numbers(train: MomentDataset, kept: Sequence[int]) -> int:
 
 def _picture_bytes(train: VisualDataset, kept: Sequence[int], n_frames: int) -> int:
     """Bytes of a window's frames and of the crop, for each sample."""
-    if train.codes is None:
+    if train.embeddings is None:
         pictures = 3 * train.side**2 * len(kept)
     else:
-        crops = (train.codes.crop(train.samples[i].query.query_id) for i in kept)
+        crops = (train.embeddings.crop(train.samples[i].query.query_id) for i in kept)
         pictures = sum(crop.numel() * crop.element_size() for crop in crops)
     return (n_frames + 1) * pictures
 

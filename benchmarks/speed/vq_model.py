@@ -2,7 +2,7 @@
 
 ``python benchmarks/speed/vq_model.py`` times training steps and evaluation of
 ``vilco_vq_base``, its backbone with drawn weights: once on pixels, once on the
-backbone's codes as ``cache_backbone`` keeps them. Windows are drawn and lie on the
+backbone's embeddings as ``cache_backbone`` keeps them. Windows are drawn and lie on the
 device before: reading videos and stores is not part of it. A training step is forward,
 loss, backward and AdamW; evaluation is forward and decoding. On CUDA it runs under
 bfloat16 autocast, on a CPU in float32. A row takes at most ``--seconds``, once its
@@ -67,8 +67,8 @@ def draw_targets(n: int, device: torch.device) -> TrackWindowTargets:
 
 
 @torch.no_grad()
-def coded(model: VisualQueryLocalizer, batch: VisualQueryBatch) -> VisualQueryBatch:
-    """The same windows as codes, encoded one by one."""
+def embedded(model: VisualQueryLocalizer, batch: VisualQueryBatch) -> VisualQueryBatch:
+    """The same windows as embeddings, encoded one by one."""
     frames = torch.stack([model.backbone(window).half() for window in batch.frames])
     return VisualQueryBatch(
         frames=frames, valid=batch.valid, crop=model.backbone(batch.crop).half()
@@ -163,13 +163,13 @@ def main() -> None:
     pixels = draw_windows(options.windows, SIDES[options.small], device)
     targets = draw_targets(options.windows, device)
     with precision:
-        codes = coded(model, pixels)
+        embeddings = embedded(model, pixels)
     print(f"{options.windows} windows of {N_FRAMES} frames, {device}")
     print("| | frames a second | ms a step | GiB |")
     print("| --- | --- | --- | --- |")
     for name, make_step in {"training": training, "evaluation": evaluation}.items():
         step = make_step(model, targets, precision)
-        for source, batch in {"pixels": pixels, "codes": codes}.items():
+        for source, batch in {"pixels": pixels, "embeddings": embeddings}.items():
             call = partial(step, batch)
             print(row(f"{name}, {source}", call, device, options), flush=True)
 

@@ -38,7 +38,7 @@ def sample(n_track: int = 2, narrated: bool = False, dtype=torch.uint8):
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16])
-def test_dtypes_of_pixels_and_codes_survive_collate_move_and_concatenation(dtype):
+def test_dtypes_of_pixels_and_embeddings_survive_collate_move_and_concatenation(dtype):
     batch, targets, labels = collate_visual([sample(dtype=dtype)] * 2)
     assert isinstance(batch, VisualQueryBatch)
     assert isinstance(targets, TrackWindowTargets)

@@ -67,16 +67,16 @@ def test_all_metrics_have_a_full_matrix(plain: Any) -> None:
 def test_memory_counts_windows_and_crops_and_the_bytes_that_they_come_in(
     plain: Any, cached: Any
 ) -> None:
-    pixels, codes = plain[1]["memory"], cached[1]["memory"]
-    assert pixels["samples"] == codes["samples"] == KEPT
+    pixels, embeddings = plain[1]["memory"], cached[1]["memory"]
+    assert pixels["samples"] == embeddings["samples"] == KEPT
     assert pixels["share_of_training_samples"] == KEPT / n_train(plain[1])
     pictures = KEPT * (WINDOW + 1)
     told = pixels["exemplar_bytes"] - pictures * 3 * SIDE**2
     assert 0 < told < KEPT * 10 * 4 * 1024
-    (line,) = [line for line in cached[2] if line.startswith("backbone codes: ")]
-    count, _, size = line.removeprefix("backbone codes: ").partition(" frames")
+    (line,) = [line for line in cached[2] if line.startswith("backbone embeddings: ")]
+    count, _, size = line.removeprefix("backbone embeddings: ").partition(" frames")
     a_picture = 1e6 * float(size.split(",")[1].split()[0]) / int(count)
-    found = (codes["exemplar_bytes"] - told) / pictures
+    found = (embeddings["exemplar_bytes"] - told) / pictures
     # The size is told in tenths of a megabyte.
     assert found == pytest.approx(a_picture, abs=1e5 / int(count))
 

@@ -23,20 +23,20 @@ from avalanche_vilco.benchmarks.vilco_vq.dataset import (
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import cache_folder
 from avalanche_vilco.data.media.frame_embeddings import (
-    ClipCodes,
+    ClipEmbeddings,
     FrameEmbeddings,
     clips_written,
     expected_bytes,
     write_frame_embeddings,
 )
 
-CODES_FOLDER = "frame_embeddings"
+EMBEDDINGS_FOLDER = "frame_embeddings"
 """Folder of all stores, in the user's cache."""
 _ENDS_BYTES = 2**16
 
 
 _Shapes: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
-"""(C, h, w) of the code of a frame, and of a crop."""
+"""(C, h, w) of the embedding of a frame, and of a crop."""
 
 
 @dataclass(eq=False)
@@ -63,16 +63,16 @@ def cache_backbone(
 ) -> int:
     """Encode all frames and crops that streams of visual queries may read, once.
 
-    The datasets of the streams then hand out codes instead of pixels. A stream that is
-    augmented keeps its pixels. Codes are computed in the backbone's own precision and
+    The datasets of the streams then hand out embeddings instead of pixels. A stream that is
+    augmented keeps its pixels. Embeddings are computed in the backbone's own precision and
     kept as float16. After an interruption the next call goes on at the clip where it
     came.
 
     :param benchmark: what ``vilco_vq`` built.
     :param backbone: (N, 3, S, S) uint8 -> (N, C, h, w) float; its weights must not
         change afterwards.
-    :param folder: where codes are kept; default a folder in the user's cache, named
-        after everything that codes depend on: weights, videos, frames, crops, sizes.
+    :param folder: where embeddings are kept; default a folder in the user's cache, named
+        after everything that embeddings depend on: weights, videos, frames, crops, sizes.
     :param device: where to compute.
     :param streams: streams to encode.
     :param batch_frames: pictures encoded at once, at least 1.
@@ -83,7 +83,7 @@ def cache_backbone(
     :raises ValueError: the store would be larger than ``max_bytes``, or
         ``batch_frames`` is below 1.
     :raises OSError: the disk has no room for it.
-    :raises DataError: ``folder`` holds codes of something else.
+    :raises DataError: ``folder`` holds embeddings of something else.
     :raises VideoError: a video is damaged.
     """
     if batch_frames < 1:
@@ -91,7 +91,7 @@ def cache_backbone(
     datasets = [benchmark.datasets[name] for name in streams]
     datasets = [data for data in datasets if not data.augment and len(data)]
     if not datasets:
-        echo("backbone codes: nothing to encode, frames are augmented")
+        echo("backbone embeddings: nothing to encode, frames are augmented")
         return 0
     plans = _plan(datasets)
     pictures: VisualPictures = datasets[0].pictures
@@ -99,18 +99,18 @@ def cache_backbone(
     with encoder:
         fingerprint = _fingerprint(backbone, pictures, plans)
         place = Path(folder).expanduser() if folder is not None else None
-        place = place or cache_folder() / CODES_FOLDER / fingerprint[:32]
+        place = place or cache_folder() / EMBEDDINGS_FOLDER / fingerprint[:32]
         if not place.exists():
             shapes = encoder.shapes()
             done = clips_written(place, fingerprint)
             left = [plan for plan in plans.values() if plan.clip.clip_id not in done]
             _announce(place, plans.values(), left, shapes, max_bytes, echo)
-            coded = map(encoder.encode, _with_bar(left, progress))
-            write_frame_embeddings(place, fingerprint, shapes[0], coded)
-    codes = _opened(place, fingerprint)
+            encoded = map(encoder.encode, _with_bar(left, progress))
+            write_frame_embeddings(place, fingerprint, shapes[0], encoded)
+    store = _opened(place, fingerprint)
     for data in datasets:
-        data.codes = codes
-    return codes.nbytes
+        data.embeddings = store
+    return store.nbytes
 
 
 def _plan(datasets: Sequence[VisualDataset]) -> dict[str, _ClipPlan]:
@@ -131,7 +131,7 @@ def _plan(datasets: Sequence[VisualDataset]) -> dict[str, _ClipPlan]:
 def _fingerprint(
     backbone: nn.Module, pictures: VisualPictures, plans: Mapping[str, _ClipPlan]
 ) -> str:
-    """Hexadecimal SHA-256 of everything that codes depend on."""
+    """Hexadecimal SHA-256 of everything that embeddings depend on."""
     digest = hashlib.sha256(type(backbone).__qualname__.encode())
     for name, weights in sorted(backbone.state_dict().items()):
         digest.update(f"{name} {weights.dtype} {tuple(weights.shape)}".encode())
@@ -169,18 +169,18 @@ def _announce(
     n_pictures = sum(len(plan.frames) + len(plan.shown) for plan in plans)
     size, to_write = (_bytes(wanted, shapes) for wanted in (plans, left))
     echo(
-        f"backbone codes: {n_pictures} frames and crops, {size / 1e6:.1f} MB, "
+        f"backbone embeddings: {n_pictures} frames and crops, {size / 1e6:.1f} MB, "
         f"{to_write / 1e6:.1f} MB of it to compute, in {place}"
     )
     if max_bytes is not None and size > max_bytes:
         raise ValueError(
-            f"expected codes of at most {max_bytes} bytes but got {size}: allow more, "
+            f"expected embeddings of at most {max_bytes} bytes but got {size}: allow more, "
             "or encode fewer streams"
         )
     free = shutil.disk_usage(_existing_parent(place)).free
     if to_write > free:
         raise OSError(
-            f"codes take {to_write} bytes, but the disk of {place} has {free} free"
+            f"embeddings take {to_write} bytes, but the disk of {place} has {free} free"
         )
 
 
@@ -197,17 +197,19 @@ def _existing_parent(place: Path) -> Path:
 
 
 def _opened(place: Path, fingerprint: str) -> FrameEmbeddings:
-    codes = FrameEmbeddings(place)
-    if codes.fingerprint != fingerprint:
-        problem = "these codes are of another backbone, of other videos or frames"
+    store = FrameEmbeddings(place)
+    if store.fingerprint != fingerprint:
+        problem = "these embeddings are of another backbone, of other videos or frames"
         raise DataError(place, problem, hint="choose another folder, or delete it")
-    return codes
+    return store
 
 
 def _with_bar(plans: Sequence[_ClipPlan], progress: bool) -> Iterator[_ClipPlan]:
     from tqdm import tqdm
 
-    yield from tqdm(plans, desc="backbone codes", unit="clip", disable=not progress)
+    yield from tqdm(
+        plans, desc="backbone embeddings", unit="clip", disable=not progress
+    )
 
 
 # --- Encoding -------------------------------------------------------------------------
@@ -237,32 +239,31 @@ class _Encoder:
         self.backbone.to(self._home).train(self._was_training)
 
     def shapes(self) -> _Shapes:
-        """(C, h, w) of the code of a frame, and of a crop."""
+        """(C, h, w) of the embedding of a frame, and of a crop."""
         return self._shape(self.pictures.side), self._shape(self.pictures.crop_size)
 
     def _shape(self, side: int) -> tuple[int, ...]:
-        return tuple(self._codes(torch.zeros(1, 3, side, side).byte()).shape[1:])
+        return tuple(self._embeddings(torch.zeros(1, 3, side, side).byte()).shape[1:])
 
-    def encode(self, plan: _ClipPlan) -> ClipCodes:
-        """Codes of a clip; those of frames are computed as they are written."""
+    def encode(self, plan: _ClipPlan) -> ClipEmbeddings:
+        """Embeddings of a clip; those of frames are computed as they are written."""
         crops = [self.pictures.crop(query, plan.clip) for query in plan.shown.values()]
         batches = torch.stack(crops).split(self.batch_frames)
         frames = sorted(plan.frames)
-        codes = self._frames(plan.clip, frames)
-        return ClipCodes(
+        return ClipEmbeddings(
             plan.clip.clip_id,
             frames,
-            codes,
+            self._frames(plan.clip, frames),
             list(plan.shown),
-            torch.cat([*map(self._codes, batches)]),
+            torch.cat([*map(self._embeddings, batches)]),
         )
 
     def _frames(self, clip: VisualClip, frames: Sequence[int]) -> Iterator[Tensor]:
         for start in range(0, len(frames), self.batch_frames):
             part = self.pictures.frames(clip, frames[start : start + self.batch_frames])
-            yield self._codes(squared(part, self.pictures.side))
+            yield self._embeddings(squared(part, self.pictures.side))
 
     @torch.no_grad()
-    def _codes(self, pixels: Tensor) -> Tensor:
-        codes: Tensor = self.backbone(pixels.to(self.device))
-        return codes.cpu()
+    def _embeddings(self, pixels: Tensor) -> Tensor:
+        embeddings: Tensor = self.backbone(pixels.to(self.device))
+        return embeddings.cpu()

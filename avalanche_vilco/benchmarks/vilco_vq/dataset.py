@@ -439,7 +439,7 @@ def _title_embedding(key: str, width: int) -> Tensor:
 
 
 class VisualDataset(Dataset[Sample]):
-    """Samples of one stream; videos, or codes of them, are read on access.
+    """Samples of one stream; videos, or embeddings of them, are read on access.
 
     :param samples: samples in stream order.
     :param queries: the queries that the targets number; default those of the samples.
@@ -481,7 +481,7 @@ class VisualDataset(Dataset[Sample]):
         self.pictures = VisualPictures(videos, side, crop_size=crop_size)
         self.window, self.augment, self.draw_seed = window, augment, draw_seed
         self.narrations = narrations
-        self._codes: FrameEmbeddings | None = None
+        self._embeddings: FrameEmbeddings | None = None
         self._clips = {sample.clip.clip_id: sample.clip for sample in samples}
         self._numbers = {query.query_id: i for i, query in enumerate(self.queries)}
         self._crop_of: Mapping[int, int] = {}
@@ -498,21 +498,21 @@ class VisualDataset(Dataset[Sample]):
         return self.pictures.side
 
     @property
-    def codes(self) -> FrameEmbeddings | None:
-        """A frozen backbone's codes, which samples then hold instead of pixels.
+    def embeddings(self) -> FrameEmbeddings | None:
+        """A frozen backbone's embeddings, which samples then hold instead of pixels.
 
         :raises ValueError: set where samples are augmented.
         """
-        return self._codes
+        return self._embeddings
 
-    @codes.setter
-    def codes(self, codes: FrameEmbeddings | None) -> None:
-        if codes is not None and self.augment:
+    @embeddings.setter
+    def embeddings(self, embeddings: FrameEmbeddings | None) -> None:
+        if embeddings is not None and self.augment:
             raise ValueError(
-                "expected pixels but got codes: samples are augmented, which only "
+                "expected pixels but got embeddings: samples are augmented, which only "
                 "pixels can be; build the benchmark with augment=False"
             )
-        self._codes = codes
+        self._embeddings = embeddings
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -575,9 +575,9 @@ class VisualDataset(Dataset[Sample]):
         targets = self._targets(sample, frames)
         targets["sample"] = torch.tensor(index)
         inputs = {"valid": targets["valid"]}
-        if self._codes is not None:
-            inputs["frames"] = self._codes.frames(sample.clip.clip_id, frames)
-            inputs["crop"] = self._codes.crop(self._shown(sample).query_id)
+        if self._embeddings is not None:
+            inputs["frames"] = self._embeddings.frames(sample.clip.clip_id, frames)
+            inputs["crop"] = self._embeddings.crop(self._shown(sample).query_id)
         else:
             inputs["frames"], inputs["crop"] = self._pixels(
                 sample, frames, targets, rng

@@ -7,14 +7,13 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
 from avalanche_vilco.core.errors import FeatureError
-from avalanche_vilco.core.files import written_whole
+from avalanche_vilco.core.files import safetensors_header, written_whole
 from avalanche_vilco.core.handles import PerProcess
 from avalanche_vilco.data.features.files import slice_header
 from avalanche_vilco.data.features.store import FeatureStore, Header, StoredFeatures
@@ -226,20 +225,10 @@ def _width_faults(store: FeatureStore, plan: dict[str, tuple[int, int]]) -> list
 def _file_header(
     store: FeatureStore, plan: dict[str, tuple[int, int]], dtype: torch.dtype
 ) -> bytes:
-    entries: dict[str, Any] = {_RESERVED_KEY: {"format": "pt"}}
+    metadata = {"format": "pt"}
     scales = {clip_id: store.time_scale(clip_id) for clip_id in plan}
     resized = {clip_id: scale for clip_id, scale in scales.items() if scale != 1.0}
     if resized:
-        entries[_RESERVED_KEY][_TIME_SCALES] = json.dumps(resized)
-    end = 0
-    for clip_id, shape in plan.items():
-        start, end = end, end + math.prod(shape) * dtype.itemsize
-        entries[clip_id] = {
-            "dtype": _DTYPES[dtype],
-            "shape": shape,
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    # Padded so that the tensors start aligned, as the format advises.
-    text += b" " * (-len(text) % 64)
-    return len(text).to_bytes(8, "little") + text
+        metadata[_TIME_SCALES] = json.dumps(resized)
+    tensors = {clip_id: (_DTYPES[dtype], shape) for clip_id, shape in plan.items()}
+    return safetensors_header(tensors, metadata)

@@ -1,4 +1,4 @@
-"""A frozen backbone's codes: computed once, equal to what the backbone gives."""
+"""A frozen backbone's embeddings: computed once, equal to what the backbone gives."""
 
 import shutil
 from pathlib import Path
@@ -72,15 +72,15 @@ def pictures(benchmark) -> int:
     return len(frames) + len(crops)
 
 
-def test_codes_are_what_the_backbone_gives_for_the_pixels(root):
+def test_embeddings_are_what_the_backbone_gives_for_the_pixels(root):
     plain, coded, backbone = build(root), build(root), Backbone().train()
     told: list[str] = []
     size = cache(coded, backbone, batch_frames=7, echo=told.append)
     assert backbone.training and backbone.largest <= 7
     n_pictures = pictures(plain)
-    # Two blank pictures say what shape the codes of frames and of crops have.
+    # Two blank pictures say what shape the embeddings of frames and of crops have.
     assert backbone.n_pictures == n_pictures + 2
-    # 4 channels of 4 x 4 codes of 2 bytes.
+    # 4 channels of 4 x 4 embeddings of 2 bytes.
     assert n_pictures * 128 < size < 1.3 * n_pictures * 128
     assert f"{n_pictures} frames and crops, {n_pictures * 128 / 1e6:.1f} MB" in told[0]
     backbone.eval()
@@ -89,29 +89,29 @@ def test_codes_are_what_the_backbone_gives_for_the_pixels(root):
         other.at_epoch(0, 3)
         data.at_epoch(0, 3)
         for i in range(0, len(data), 4):
-            (inputs, targets), (codes, same) = data[i], other[i]
+            (inputs, targets), (embeddings, same) = data[i], other[i]
             assert torch.equal(targets["frame_numbers"], same["frame_numbers"])
             with torch.no_grad():
                 crop = backbone(inputs["crop"][None])[0].half()
                 frames = backbone(inputs["frames"]).half()
-            assert torch.equal(codes["crop"], crop)
+            assert torch.equal(embeddings["crop"], crop)
             valid = targets["valid"]
-            assert torch.equal(codes["frames"][valid], frames[valid])
-            assert codes["frames"][~valid].abs().sum() == 0
+            assert torch.equal(embeddings["frames"][valid], frames[valid])
+            assert embeddings["frames"][~valid].abs().sum() == 0
 
 
-def test_codes_are_computed_once_for_one_backbone(root, own_cache):
+def test_embeddings_are_computed_once_for_one_backbone(root, own_cache):
     backbone = Backbone()
     size = cache(build(root), backbone)
     n_encoded = backbone.n_pictures
     again = build(root)
     assert cache(again, backbone) == size
     assert backbone.n_pictures == n_encoded
-    assert again.datasets["test"].codes is not None
+    assert again.datasets["test"].embeddings is not None
     assert len(list((own_cache / "frame_embeddings").iterdir())) == 1
 
 
-def test_other_weights_videos_sizes_or_frames_have_codes_of_their_own(
+def test_other_weights_videos_sizes_or_frames_have_embeddings_of_their_own(
     root, tmp_path, own_cache
 ):
     copied = Path(shutil.copytree(root, tmp_path / "copy"))
@@ -119,7 +119,7 @@ def test_other_weights_videos_sizes_or_frames_have_codes_of_their_own(
 
     def note(benchmark, backbone) -> None:
         cache(benchmark, backbone, streams=("test",))
-        prints.add(benchmark.datasets["test"].codes.fingerprint)
+        prints.add(benchmark.datasets["test"].embeddings.fingerprint)
 
     note(build(root), Backbone())
     note(build(copied), Backbone())
@@ -139,7 +139,7 @@ def test_other_weights_videos_sizes_or_frames_have_codes_of_their_own(
 def test_after_an_interruption_the_clips_that_are_there_are_not_encoded_again(
     root, tmp_path
 ):
-    folder = tmp_path / "codes"
+    folder = tmp_path / "store"
     expected = Backbone()
     cache(build(root), expected, folder=tmp_path / "whole")
 
@@ -154,7 +154,7 @@ def test_after_an_interruption_the_clips_that_are_there_are_not_encoded_again(
     broken, backbone, benchmark = Interrupted(), Backbone(), build(root)
     with pytest.raises(KeyboardInterrupt):
         cache(benchmark, broken, folder=folder)
-    assert not folder.exists() and benchmark.datasets["train"].codes is None
+    assert not folder.exists() and benchmark.datasets["train"].embeddings is None
     cache(benchmark, backbone, folder=folder)
     assert 2 < backbone.n_pictures < expected.n_pictures
     whole, resumed = FrameEmbeddings(tmp_path / "whole"), FrameEmbeddings(folder)
@@ -167,12 +167,12 @@ def test_after_an_interruption_the_clips_that_are_there_are_not_encoded_again(
 
 def test_too_large_a_store_is_refused_before_anything_is_encoded(root, tmp_path):
     benchmark, backbone = build(root), Backbone()
-    folder = tmp_path / "codes"
+    folder = tmp_path / "store"
     told: list[str] = []
     with pytest.raises(ValueError, match="at most 1000 bytes"):
         cache(benchmark, backbone, folder=folder, max_bytes=1000, echo=told.append)
     assert len(told) == 1 and backbone.n_pictures == 2
-    assert not folder.exists() and benchmark.datasets["test"].codes is None
+    assert not folder.exists() and benchmark.datasets["test"].embeddings is None
 
 
 def test_a_full_disk_is_told_beforehand(root, tmp_path, monkeypatch):
@@ -181,13 +181,13 @@ def test_a_full_disk_is_told_beforehand(root, tmp_path, monkeypatch):
 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage)
     with pytest.raises(OSError, match="has 5 free"):
-        cache(build(root), Backbone(), folder=tmp_path / "codes")
+        cache(build(root), Backbone(), folder=tmp_path / "store")
 
 
-def test_codes_of_something_else_are_not_taken(root, tmp_path):
-    cache(build(root), Backbone(), folder=tmp_path / "codes")
+def test_embeddings_of_something_else_are_not_taken(root, tmp_path):
+    cache(build(root), Backbone(), folder=tmp_path / "store")
     with pytest.raises(DataError, match="another backbone"):
-        cache(build(root), Backbone(seed=1), folder=tmp_path / "codes")
+        cache(build(root), Backbone(seed=1), folder=tmp_path / "store")
 
 
 def test_an_augmented_stream_keeps_its_pixels(root):
@@ -196,7 +196,7 @@ def test_an_augmented_stream_keeps_its_pixels(root):
     assert cache(benchmark, backbone, streams=("train",), echo=told.append) == 0
     assert backbone.n_pictures == 0 and "augmented" in told[0]
     assert cache(benchmark, backbone) > 0
-    assert benchmark.datasets["train"].codes is None
+    assert benchmark.datasets["train"].embeddings is None
     assert benchmark.datasets["train"][0][0]["frames"].dtype == torch.uint8
     assert benchmark.datasets["test"][0][0]["frames"].dtype == torch.float16
 

@@ -33,7 +33,7 @@ from avalanche_vilco.benchmarks.vilco_vq.dataset import (
     training_starts,
 )
 from avalanche_vilco.data.media.frame_embeddings import (
-    ClipCodes,
+    ClipEmbeddings,
     write_frame_embeddings,
 )
 from avalanche_vilco.data.media.video import VideoError, VideoFolder, write_video
@@ -514,7 +514,7 @@ def test_evaluation_windows_are_never_augmented(videos):
         assert torch.equal(plain[i][0]["frames"], data[i][0]["frames"])
 
 
-# --- Crops of others, codes, titles ---------------------------------------------------
+# --- Crops of others, embeddings, titles ----------------------------------------------
 
 
 def test_scrambled_samples_show_the_crop_of_another_query_and_nothing_else(videos):
@@ -541,14 +541,16 @@ def test_scrambled_samples_show_the_crop_of_another_query_and_nothing_else(video
     assert dataset(videos, *windows(make_query(), make_clip())).scrambled(0) is None
 
 
-def test_codes_stand_in_for_pixels_frame_by_frame(videos, tmp_path):
+def test_embeddings_stand_in_for_pixels_frame_by_frame(videos, tmp_path):
     data = dataset(videos, training("q_0"), *windows(make_query(), make_clip()))
     frames = data.frames_read()["clip"]
     assert frames[0] == 0 and {20, 24, 33} <= set(frames)
-    codes = torch.tensor(frames).float().view(-1, 1, 1, 1).expand(-1, 2, 3, 3)
+    embeddings = torch.tensor(frames).float().view(-1, 1, 1, 1).expand(-1, 2, 3, 3)
     crops = torch.stack([torch.full((2, 3, 3), 500.0), torch.full((2, 3, 3), 501.0)])
-    clip = ClipCodes("clip", frames, [codes], ["q_0", "a_1"], crops)
-    data.codes = write_frame_embeddings(tmp_path / "codes", "print", (2, 3, 3), [clip])
+    clip = ClipEmbeddings("clip", frames, [embeddings], ["q_0", "a_1"], crops)
+    data.embeddings = write_frame_embeddings(
+        tmp_path / "store", "print", (2, 3, 3), [clip]
+    )
     for i in range(len(data)):
         inputs, targets = data[i]
         assert inputs["frames"].dtype == inputs["crop"].dtype == torch.float16
@@ -558,10 +560,10 @@ def test_codes_stand_in_for_pixels_frame_by_frame(videos, tmp_path):
         assert inputs["crop"][0, 0, 0] == 500 + (i > 0)
     batch, _ = data.collate_fn([data[0], data[1]])
     assert batch.frames.dtype == torch.float16
-    data.codes = None
+    data.embeddings = None
     assert data[0][0]["frames"].dtype == torch.uint8
     with pytest.raises(ValueError, match="augment=False"):
-        dataset(videos, augment=True).codes = write_frame_embeddings(
+        dataset(videos, augment=True).embeddings = write_frame_embeddings(
             tmp_path / "more", "print", (2, 3, 3), []
         )
 
