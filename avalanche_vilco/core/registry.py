@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+
+def close_names(name: str, known: Iterable[Any]) -> str:
+    """`` Did you mean ...?`` for a name that is unknown, empty if none is close.
+
+    :param name: what was given.
+    :param known: all names.
+    """
+    close = difflib.get_close_matches(name, list(map(str, known)), n=3)
+    return f" Did you mean {' or '.join(close)}?" if close else ""
 
 
 def look_up(kind: str, name: str, known: Mapping[str, Any]) -> Any:
@@ -15,8 +25,7 @@ def look_up(kind: str, name: str, known: Mapping[str, Any]) -> Any:
     """
     if name in known:
         return known[name]
-    close = difflib.get_close_matches(name, known, n=3)
-    guess = f" Did you mean {' or '.join(close)}?" if close else ""
     raise ValueError(
-        f"unknown {kind} {name!r}.{guess} Available: {', '.join(sorted(known))}"
+        f"unknown {kind} {name!r}.{close_names(name, known)} "
+        f"Available: {', '.join(sorted(known))}"
     )

@@ -1,0 +1,168 @@
+"""Options given by name, checked against a signature before anything is read.
+
+What an option may be is said where it is declared: by the type of a parameter or
+field, and by ``Annotated[float, msgspec.Meta(ge=0, lt=1)]`` for a range.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import msgspec
+
+from avalanche_vilco.core.registry import close_names
+
+
+def option_types(target: Any) -> dict[str, Any]:
+    """Type of each option by name.
+
+    :param target: function, class, dataclass or ``TypedDict``. Parameters without a
+        type take anything.
+    """
+    target = inspect.unwrap(target)
+    if typing.is_typeddict(target):
+        return typing.get_type_hints(target, include_extras=True)
+    function = target.__init__ if inspect.isclass(target) else target
+    hints = typing.get_type_hints(function, include_extras=True)
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {
+        name: hints.get(name, Any)
+        for name, parameter in inspect.signature(target).parameters.items()
+        if parameter.kind in named
+    }
+
+
+def check_options(
+    owner: str, given: Mapping[str, Any], known: Mapping[str, Any]
+) -> None:
+    """Refuse options that are unknown, of another type or out of range.
+
+    :param owner: whose options they are, for messages.
+    :param given: option -> value.
+    :param known: option -> type, see :func:`option_types`.
+    :raises ValueError: names the option, what was expected, and close names.
+    """
+    for name, value in given.items():
+        if name not in known:
+            raise ValueError(
+                f"{owner} has no option {name!r}.{close_names(str(name), known)} "
+                f"It takes {', '.join(sorted(known)) or 'none'}"
+            )
+        check_value(name, value, known[name])
+
+
+def check_value(name: str, value: Any, hint: Any) -> None:
+    """Refuse a value of another type or out of range.
+
+    :param name: of the option, for messages.
+    :param value: what was given; a mapping may stand for a dataclass.
+    :param hint: type of the option.
+    :raises ValueError: says what was expected.
+    """
+    parts = _alternatives(hint)
+    for part in parts:
+        if dataclasses.is_dataclass(part) and isinstance(value, Mapping):
+            return check_options(name, value, option_types(part))
+    if any(_fits(value, part) for part in parts):
+        return None
+    for part in parts:
+        if get_origin(part) is Annotated and _fits(value, get_args(part)[0]):
+            expected = f"{name} {_range_of(part)}"
+            raise ValueError(f"expected {expected} but got {value!r}")
+    literals = [part for part in parts if get_origin(part) is Literal]
+    choices = [choice for part in literals for choice in get_args(part)]
+    if choices and isinstance(value, str):
+        guess = close_names(value, choices)
+        raise ValueError(f"expected {name} in {choices} but got {value!r}.{guess}")
+    wanted = " or ".join(map(_name_of, parts))
+    raise ValueError(f"expected {name} of type {wanted} but got {value!r:.80}")
+
+
+def _alternatives(hint: Any) -> list[Any]:
+    if get_origin(hint) in (Union, types.UnionType):
+        return [part for each in get_args(hint) for part in _alternatives(each)]
+    return [hint]
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, part) for part in arguments)
+    if origin is Annotated:
+        return _fits(value, arguments[0]) and _is_in_range(value, hint)
+    if origin is Literal:
+        return value in arguments
+    kind = origin or hint
+    if kind is Any or kind is None or not isinstance(kind, type):
+        return value is None if kind is None else True
+    if kind in _BASIC:
+        return _BASIC[kind](value)
+    if issubclass(kind, Mapping):
+        return isinstance(value, Mapping)
+    if kind is not type(None) and issubclass(kind, Collection):
+        is_list = hasattr(value, "__getitem__")
+        is_list = is_list and not isinstance(value, (str, bytes, Mapping))
+        element = arguments[0] if arguments else Any
+        return is_list and all(_fits(each, element) for each in value)
+    return getattr(kind, "_is_protocol", False) or isinstance(value, kind)
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+_BASIC: Mapping[type, Callable[[Any], bool]] = {
+    bool: _is_bool,
+    int: lambda value: isinstance(value, Integral) and not _is_bool(value),
+    float: lambda value: isinstance(value, Real) and not _is_bool(value),
+    str: lambda value: isinstance(value, str),
+    Path: lambda value: isinstance(value, (str, PathLike)),
+    object: lambda value: True,
+}
+
+
+def _bounds(hint: Any) -> dict[str, Any]:
+    """Bounds by their name in ``msgspec.Meta``."""
+    metas = [m for m in get_args(hint)[1:] if isinstance(m, msgspec.Meta)]
+    names = ("ge", "gt", "le", "lt")
+    found = {name: getattr(meta, name) for meta in metas for name in names}
+    return {name: bound for name, bound in found.items() if bound is not None}
+
+
+def _is_in_range(value: Any, hint: Any) -> bool:
+    holds = {
+        "ge": lambda bound: value >= bound,
+        "gt": lambda bound: value > bound,
+        "le": lambda bound: value <= bound,
+        "lt": lambda bound: value < bound,
+    }
+    return all(holds[name](bound) for name, bound in _bounds(hint).items())
+
+
+def _range_of(hint: Any) -> str:
+    """``in [0, 1)`` or ``>= 1``."""
+    bounds = _bounds(hint)
+    if len(bounds) == 2:
+        (low, start), (high, end) = bounds.items()
+        opening, closing = "[" if low == "ge" else "(", "]" if high == "le" else ")"
+        return f"in {opening}{start}, {end}{closing}"
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    return " and ".join(f"{signs[name]} {bound}" for name, bound in bounds.items())
+
+
+def _name_of(hint: Any) -> str:
+    if get_origin(hint) is Annotated:
+        return f"{_name_of(get_args(hint)[0])} {_range_of(hint)}"
+    if hint is type(None):
+        return "None"
+    if get_origin(hint) is None and isinstance(hint, type):
+        return hint.__name__
+    return str(hint).replace("typing.", "").replace("collections.abc.", "")
