@@ -46,6 +46,19 @@ def test_public_names_resolve_and_unknown_ones_say_what_there_is() -> None:
         _ = avalanche_vilco.vilco_mqq
 
 
+def test_what_the_readme_lists_is_there() -> None:
+    import re
+
+    table = (REPOSITORY / "README.md").read_text().split("## What is here")[1]
+    cells = [line.split("|")[1] for line in table.splitlines() if line[:1] == "|"]
+    code = [
+        text for cell in cells for text in re.findall("`([A-Za-z_]+)(?:\\(\\))?`", cell)
+    ]
+    assert len(code) > 8
+    for name in code:
+        assert getattr(avalanche_vilco, name) is not None
+
+
 def test_ci_runs_the_test_command_of_the_readme() -> None:
     readme = (REPOSITORY / "README.md").read_text()
     script = (REPOSITORY / ".ci" / "run").read_text()

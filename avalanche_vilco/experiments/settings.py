@@ -12,24 +12,22 @@ from torch import nn
 from avalanche_vilco.benchmarks.scenario import QueryIncrementalScenario
 from avalanche_vilco.benchmarks.vilco_mq.deviations import ReferenceDeviations
 from avalanche_vilco.benchmarks.vilco_mq.generator import vilco_mq
+from avalanche_vilco.benchmarks.vilco_mq.models import (
+    vilco_mq_base,
+    vilco_mq_base_lower,
+    vilco_mq_tiny,
+    vilco_mq_tiny_lower,
+)
 from avalanche_vilco.benchmarks.vilco_nlq.generator import vilco_nlq
+from avalanche_vilco.benchmarks.vilco_nlq.models import vilco_nlq_base, vilco_nlq_tiny
 from avalanche_vilco.benchmarks.vilco_vq.generator import vilco_vq
+from avalanche_vilco.benchmarks.vilco_vq.models import vilco_vq_base, vilco_vq_tiny
 from avalanche_vilco.evaluation.functional.recall import Budget
 from avalanche_vilco.evaluation.metrics.continual import Future
 from avalanche_vilco.evaluation.metrics.emission import MetricState
 from avalanche_vilco.evaluation.metrics.recall import MomentRecall
 from avalanche_vilco.evaluation.metrics.response_track import ResponseTrackMetrics
 from avalanche_vilco.models.anchors import TRACK_REGRESSION_CHANNELS
-from avalanche_vilco.models.build import (
-    vilco_mq_base,
-    vilco_mq_base_lower,
-    vilco_mq_tiny,
-    vilco_mq_tiny_lower,
-    vilco_nlq_base,
-    vilco_nlq_tiny,
-    vilco_vq_base,
-    vilco_vq_tiny,
-)
 from avalanche_vilco.models.losses import MomentLoss
 from avalanche_vilco.models.output import MOMENT_REGRESSION_CHANNELS
 from avalanche_vilco.reports.results import MAIN_METRIC

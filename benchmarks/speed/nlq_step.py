@@ -70,8 +70,8 @@ def measure(length: int, batch: int, repeats: int) -> dict[str, float]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
+    from avalanche_vilco import vilco_nlq_base
     from avalanche_vilco.core.batch import MomentTargets, QueryClipBatch
-    from avalanche_vilco.models.build import vilco_nlq_base
     from avalanche_vilco.models.losses import MomentLoss
 
     torch.set_num_threads(1)

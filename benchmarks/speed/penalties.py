@@ -21,8 +21,8 @@ from avalanche.training.plugins import EWCPlugin, MASPlugin
 from avalanche.training.utils import copy_params_dict
 from torch import Tensor, nn
 
+from avalanche_vilco import vilco_mq_base, vilco_mq_tiny
 from avalanche_vilco.core.batch import ClipBatch, MomentTargets
-from avalanche_vilco.models.build import vilco_mq_base, vilco_mq_tiny
 from avalanche_vilco.models.losses import MomentLoss
 
 N_QUERIES, N_TOKENS = 22, 8

@@ -21,8 +21,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from avalanche_vilco import vilco_vq_base, vilco_vq_tiny
 from avalanche_vilco.core.visual_batch import TrackWindowTargets, VisualQueryBatch
-from avalanche_vilco.models.build import vilco_vq_base, vilco_vq_tiny
 from avalanche_vilco.models.visual_losses import VisualQueryLoss
 from avalanche_vilco.models.visual_query_localizer import VisualQueryLocalizer
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from avalanche_vilco import vilco_mq_tiny
 from avalanche_vilco.core.batch import ClipBatch, MomentTargets, stack_padded
-from avalanche_vilco.models.build import vilco_mq_tiny
 from avalanche_vilco.models.moment_localizer import MomentLocalizer
 from avalanche_vilco.ops.timeline import grid_to_seconds
 

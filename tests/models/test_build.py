@@ -1,12 +1,14 @@
 """Sizes, and that every parameter is there for something."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
-from avalanche_vilco.models import build
-from avalanche_vilco.models.build import vilco_mq_base, vilco_mq_tiny
+from avalanche_vilco import vilco_mq_base, vilco_mq_tiny
+from avalanche_vilco.benchmarks.vilco_mq.models import BASE
+from avalanche_vilco.models.build import localizer_parts
 from avalanche_vilco.models.decoding import MomentDecoder
 from avalanche_vilco.models.losses import MomentLoss
 from avalanche_vilco.models.moment_localizer import MomentLocalizer
@@ -22,18 +24,8 @@ def _count(model: MomentLocalizer) -> int:
 
 def _narrow_base() -> MomentLocalizer:
     """vilco_mq_base at width 32."""
-    parts = build._parts(
-        feature_dim=24,
-        text_dim=20,
-        dim=32,
-        n_heads=16,
-        n_stem_convs=2,
-        n_text_blocks=2,
-        n_stem_blocks=2,
-        n_levels=10,
-        n_head_convs=2,
-        dropout=0.1,
-        decoder=MomentDecoder(),
+    parts = localizer_parts(
+        replace(BASE, dim=32), feature_dim=24, text_dim=20, decoder=MomentDecoder()
     )
     return MomentLocalizer(**parts)
 

@@ -10,8 +10,8 @@ import torch
 from avalanche.models.dynamic_optimizers import update_optimizer
 from torch import Tensor
 
+from avalanche_vilco import vilco_mq_tiny
 from avalanche_vilco.core.batch import ClipBatch
-from avalanche_vilco.models.build import vilco_mq_tiny
 from avalanche_vilco.models.localizer import PRIOR_PROBABILITY, GrowingHead
 from avalanche_vilco.models.losses import MomentLoss
 from avalanche_vilco.models.moment_localizer import MomentLocalizer

@@ -3,12 +3,12 @@
 import torch
 from torch import nn
 
-from avalanche_vilco.models.blocks import ConvSelfAttention, CrossAttention, TextBlock
-from avalanche_vilco.models.build import (
+from avalanche_vilco import vilco_mq_tiny
+from avalanche_vilco.benchmarks.vilco_mq.models import (
     vilco_mq_base_lower,
-    vilco_mq_tiny,
     vilco_mq_tiny_lower,
 )
+from avalanche_vilco.models.blocks import ConvSelfAttention, CrossAttention, TextBlock
 from avalanche_vilco.models.localizer import FeaturePyramid
 from avalanche_vilco.models.losses import MomentLoss
 from avalanche_vilco.models.pooled_pyramid import PooledPyramid

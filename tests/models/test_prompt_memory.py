@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avalanche_vilco.models.build import vilco_mq_tiny
+from avalanche_vilco import vilco_mq_tiny
 from avalanche_vilco.models.output import query_logits
 from avalanche_vilco.models.prompt_memory import (
     PromptMemory,

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from avalanche_vilco import vilco_nlq_base, vilco_nlq_tiny
 from avalanche_vilco.core.batch import QueryClipBatch, stack_padded
 from avalanche_vilco.models.blocks import ConvSelfAttention
-from avalanche_vilco.models.build import vilco_nlq_base, vilco_nlq_tiny
 from avalanche_vilco.models.losses import MomentLoss
 from avalanche_vilco.models.output import point_grid
 from avalanche_vilco.models.prompt_memory import install_prompts

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from avalanche_vilco import vilco_vq_base, vilco_vq_tiny
 from avalanche_vilco.core.visual_batch import TrackWindowTargets, VisualQueryBatch
 from avalanche_vilco.models.anchors import MAX_LOG_SCALE, MAX_SHIFT, N_ANCHORS
-from avalanche_vilco.models.build import vilco_vq_base, vilco_vq_tiny
 from avalanche_vilco.models.localizer import PRIOR_PROBABILITY
 from avalanche_vilco.models.output import query_logits, regression
 from avalanche_vilco.models.prompt_memory import install_prompts

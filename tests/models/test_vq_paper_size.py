@@ -14,7 +14,7 @@ STEP = """
 import json, resource, sys, time
 import torch
 from avalanche_vilco.core.visual_batch import TrackWindowTargets, VisualQueryBatch
-from avalanche_vilco.models.build import vilco_vq_base
+from avalanche_vilco import vilco_vq_base
 from avalanche_vilco.models.visual_losses import VisualQueryLoss
 
 def gib():

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from avalanche.training.determinism.rng_manager import RNGManager
 
+from avalanche_vilco import vilco_mq_tiny
 from avalanche_vilco.benchmarks.vilco_mq.generator import vilco_mq
-from avalanche_vilco.models.build import vilco_mq_tiny
 from avalanche_vilco.models.losses import MomentLoss
 from avalanche_vilco.reports.results import weights_hash
 from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpoint

@@ -18,10 +18,10 @@ def metrics() -> list[MetricState]:
     """R@kx and R@k at tIoU 0.3 and 0.5."""
     from avalanche_vilco.evaluation.metrics.recall import MomentRecall
 
-    options = {"k": (1, 5), "tiou": (0.3, 0.5)}
+    k, tiou = (1, 5), (0.3, 0.5)
     return [
-        MomentRecall(**options, budget="per_gt"),
-        MomentRecall(**options, budget="fixed"),
+        MomentRecall(k=k, tiou=tiou, budget="per_gt"),
+        MomentRecall(k=k, tiou=tiou, budget="fixed"),
     ]
 
 
@@ -42,7 +42,7 @@ BENCHMARK = Benchmark(
     unlabelled=deferred(f"{_HERE}.generator:unlabelled_mq"),
     embedded_root=deferred(f"{_HERE}.embedded:mini_mq_root"),
     models={
-        name: deferred(f"avalanche_vilco.models.build:{name}")
+        name: deferred(f"{_HERE}.models:{name}")
         for name in (
             *("vilco_mq_tiny", "vilco_mq_base"),
             *("vilco_mq_tiny_lower", "vilco_mq_base_lower"),

@@ -38,7 +38,7 @@ BENCHMARK = Benchmark(
     unlabelled=deferred(f"{_HERE}.generator:unlabelled_nlq"),
     embedded_root=deferred(f"{_HERE}.embedded:mini_nlq_root"),
     models={
-        name: deferred(f"avalanche_vilco.models.build:{name}")
+        name: deferred(f"{_HERE}.models:{name}")
         for name in ("vilco_nlq_tiny", "vilco_nlq_base")
     },
     model_arguments=feature_widths,

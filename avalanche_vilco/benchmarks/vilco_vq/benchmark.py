@@ -54,7 +54,7 @@ BENCHMARK = Benchmark(
     unlabelled=deferred(f"{_HERE}.generator:unlabelled_vq"),
     embedded_root=deferred(f"{_HERE}.embedded:mini_vq_root"),
     models={
-        name: deferred(f"avalanche_vilco.models.build:{name}")
+        name: deferred(f"{_HERE}.models:{name}")
         for name in ("vilco_vq_tiny", "vilco_vq_base")
     },
     model_arguments=image_size,
