@@ -258,13 +258,13 @@ def is_finished(job: Job) -> bool:
     """Whether the folder holds this very run, finished; `run` refuses another's."""
     from avalanche_vilco.experiments.settings import BENCHMARKS
     from avalanche_vilco.reports.runs import read_run
-    from avalanche_vilco.training.registry import find_recipe
+    from avalanche_vilco.training.strategies import find_strategy
 
     home = BENCHMARKS[job.grid.benchmark]
     usual = home.strategy_options.get(job.row.strategy, {})
     try:
         config = read_run(job.folder).config
-        recipe = find_recipe(job.row.strategy)
+        recipe = find_strategy(job.row.strategy)
     except (FileNotFoundError, ValueError):
         return False
     wanted = all_settings(job)

@@ -6,7 +6,7 @@ import torch
 from avalanche.training.plugins import SupervisedPlugin
 
 from avalanche_vilco import MomentLoss, vilco_mq, vilco_mq_tiny
-from avalanche_vilco.training.supervised import LocalizationNaive
+from avalanche_vilco.training.strategies import LocalizationNaive
 
 
 class StayClose(SupervisedPlugin):

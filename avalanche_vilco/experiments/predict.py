@@ -62,7 +62,7 @@ from avalanche_vilco.experiments.run import (
 from avalanche_vilco.reports.results import weights_hash
 from avalanche_vilco.reports.runs import PROGRESS_FILE, RESULTS_FILE
 from avalanche_vilco.training.checkpointing import load_checkpoint
-from avalanche_vilco.training.registry import find_recipe
+from avalanche_vilco.training.strategies import find_strategy
 
 SUBSETS = ("val", "test")
 Window = tuple[float, float, float, int]
@@ -178,7 +178,7 @@ def _restored(
     echo: Callable[[str], None],
 ) -> Any:
     """The run's strategy after its last experience, without its metrics and logs."""
-    recipe = find_recipe(config.strategy)
+    recipe = find_strategy(config.strategy)
     deviations = ReferenceDeviations.from_names(
         config.deviations, selection=config.selection
     )

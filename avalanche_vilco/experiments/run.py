@@ -43,7 +43,11 @@ from avalanche_vilco.reports.results import (
 from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpoint
 from avalanche_vilco.training.plugins.best_checkpoint import BestCheckpointPlugin
 from avalanche_vilco.training.plugins.progress import ProgressPlugin
-from avalanche_vilco.training.registry import Recipe, check_channels, find_recipe
+from avalanche_vilco.training.strategies import (
+    Strategy,
+    check_classes,
+    find_strategy,
+)
 
 CHECKPOINT_FILE = "checkpoint.pkl"
 
@@ -108,7 +112,7 @@ def run(
     embedded default data.
 
     :param benchmark: name in :data:`BENCHMARKS`.
-    :param strategy: name in ``training.registry.RECIPES``.
+    :param strategy: name in ``training.strategies.STRATEGIES``.
     :param seed: of weights, order of samples and dropout; the data stays as it is.
     :param model: name in :data:`MODELS`; the lower bound takes its ``_lower`` variant.
     :param epochs: passes over each experience; the bounds make ``epochs_factor`` times
@@ -143,7 +147,7 @@ def run(
         the strategy, the strategy has nothing to act on, or the folder holds another
         run.
     """
-    recipe = find_recipe(strategy)
+    recipe = find_strategy(strategy)
     home: BenchmarkSettings = look_up("benchmark", benchmark, BENCHMARKS)
     wished = {
         "model": model,
@@ -191,7 +195,7 @@ def run(
     _check_benchmark_deviations(benchmark, home, chosen)
     stream = home.build(**data_options)
     _check_deviations(chosen, options, stream)
-    check_channels(strategy, recipe, stream.datasets["train"].n_queries)
+    check_classes(strategy, recipe, stream.datasets["train"].n_queries)
     caching = _caches_backbone(backbone_cache, benchmark, home, stream)
     config = replace(config, backbone_cache=caching)
     echo(str(stream.report))
@@ -204,7 +208,7 @@ def run(
         work.close_logs()
 
 
-def _variant(model: str, strategy: str, recipe: Recipe) -> str:
+def _variant(model: str, strategy: str, recipe: Strategy) -> str:
     """The builder that a strategy takes."""
     own = model.removesuffix(recipe.model_variant) + recipe.model_variant
     if own not in MODELS and model in MODELS:
@@ -219,7 +223,7 @@ def _known(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _options(
-    name: str, recipe: Recipe, home: BenchmarkSettings, given: Mapping[str, Any]
+    name: str, recipe: Strategy, home: BenchmarkSettings, given: Mapping[str, Any]
 ) -> dict[str, Any]:
     unknown = sorted(set(given) - set(recipe.options))
     if unknown:
@@ -315,7 +319,7 @@ class _Run:
     def __init__(
         self,
         config: RunConfig,
-        recipe: Recipe,
+        recipe: Strategy,
         benchmark: QueryIncrementalScenario,
         make_model: Callable[..., nn.Module],
         folder: Path,
@@ -574,7 +578,7 @@ def _built(
 
 def build_strategy(
     config: RunConfig,
-    recipe: Recipe,
+    recipe: Strategy,
     model: nn.Module,
     deviations: ReferenceDeviations,
     evaluator: EvaluationPlugin,
@@ -610,14 +614,12 @@ def build_strategy(
     )
 
 
-def _own_seed(config: RunConfig, recipe: Recipe) -> dict[str, int]:
+def _own_seed(config: RunConfig, recipe: Strategy) -> dict[str, int]:
     """The run's seed, for methods that draw by themselves."""
-    if config.strategy_options.get("unit") == "class_slots":
-        return {"memory_seed": config.seed}
     return {recipe.seed_argument: config.seed} if recipe.seed_argument else {}
 
 
-def _own_output(home: BenchmarkSettings, recipe: Recipe) -> dict[str, int]:
+def _own_output(home: BenchmarkSettings, recipe: Strategy) -> dict[str, int]:
     """What the model's output holds, for methods that take it apart."""
     name = recipe.regression_argument
     return {name: home.n_regression} if name else {}

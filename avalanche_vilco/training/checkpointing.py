@@ -50,8 +50,10 @@ def load_checkpoint(
 
 @contextmanager
 def _importable_optimizers() -> Iterator[None]:
-    """torch.optim deletes its submodules' names; without them dill pickles optimizer
-    classes by value and fails on what they refer to.
+    """Put back the names of submodules that torch.optim deletes.
+
+    Without them dill pickles optimizer classes by value and fails on what they
+    refer to.
     """
     added = [name for name in _HIDDEN_MODULES if not hasattr(torch.optim, name)]
     for name in added:

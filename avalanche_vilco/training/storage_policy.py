@@ -86,8 +86,8 @@ class ClassSlotBuffer(ExemplarsBuffer):
     ) -> None:
         """Take in samples.
 
-        :param new_data: has the attribute ``class_indices``, for each sample the queries
-            with a window in it.
+        :param new_data: has the attribute ``class_indices``, for each sample the
+            queries with a window in it.
         :param seen: queries that share the slots though no sample may have them.
         :raises ValueError: there are more queries than slots.
         """
@@ -184,8 +184,8 @@ class QueryQuotaBuffer(ExemplarsBuffer):
     ) -> list[int]:
         """Take in samples.
 
-        :param new_data: has the attribute ``class_indices``, for each sample the queries
-            with a window in it.
+        :param new_data: has the attribute ``class_indices``, for each sample the
+            queries with a window in it.
         :param agent: the strategy, where ranks depend on it.
         :return: positions in ``new_data`` of the samples that were kept.
         """

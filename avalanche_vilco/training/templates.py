@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from avalanche.training.plugins import EvaluationPlugin
@@ -55,9 +56,13 @@ class BatchObjectMixin:
 
     Mini-batches may hold any object with ``to``: Avalanche 0.6.0 moves such objects
     anyway, its development head raises TypeError. Where the strategy's default
-    evaluator is Avalanche's, it becomes :func:`localization_evaluator`, since accuracy has
-    no meaning for windows; visual queries want :func:`track_evaluator`. Arguments are
-    those of the strategy.
+    evaluator is Avalanche's, it becomes :func:`localization_evaluator`, since accuracy
+    has no meaning for windows; visual queries want :func:`track_evaluator`.
+
+    A method is a plugin under Naive: ``class X(LocalizationNaive, plugin=XPlugin)``
+    takes the arguments of both, and the plugin comes after those that are passed. If an
+    argument of the plugin has a dataclass as default, X takes its fields instead. Other
+    class keywords are new defaults: ``class X(..., mem_size=200)``.
 
     Before each epoch, datasets that draw something of a sample when it is read (the
     window of a visual query) are told the experience and the epoch, so that each epoch
@@ -69,11 +74,13 @@ class BatchObjectMixin:
     device: Any
     mbatch: Any
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(
+        cls, *, plugin: Callable[..., Any] | None = None, **defaults: Any
+    ) -> None:
         # An __init__ of this class would hide the strategy's parameters: Avalanche
         # reads them to map positional arguments and to find misspelt ones.
-        cls.__init__ = _with_moment_evaluator(cls.__init__)  # type: ignore[method-assign]
-        super().__init_subclass__(**kwargs)
+        cls.__init__ = _adapted(cls.__init__, plugin, defaults)  # type: ignore[method-assign]
+        super().__init_subclass__()
 
     def _before_training_epoch(self, **kwargs: Any) -> None:
         tell_epoch(self)
@@ -83,20 +90,73 @@ class BatchObjectMixin:
         self.mbatch = [part.to(self.device, non_blocking=True) for part in self.mbatch]
 
 
-def _with_moment_evaluator(init: Callable[..., None]) -> Callable[..., None]:
+def _adapted(
+    init: Callable[..., None],
+    plugin: Callable[..., Any] | None,
+    defaults: Mapping[str, Any],
+) -> Callable[..., None]:
+    """A strategy's ``__init__`` with a plugin's arguments and other defaults."""
     signature = inspect.signature(init)
-    stock = signature.parameters.get("evaluator")
-    if stock is None or stock.default is not default_evaluator:
+    evaluator = signature.parameters.get("evaluator")
+    if evaluator is not None and evaluator.default is default_evaluator:
+        defaults = {"evaluator": localization_evaluator, **defaults}
+    if plugin is None and not defaults:
         return init
+    # Stock strategies name their method's arguments after the first three, too.
+    first, later = _split(signature.parameters, after="criterion")
+    own = _plugin_parameters(plugin) if plugin else {}
+    own = {name: p for name, p in own.items() if name not in signature.parameters}
 
     @functools.wraps(init)
     def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("evaluator", localization_evaluator)
-        init(self, *args, **kwargs)
+        given = {**defaults, **kwargs}
+        options = {name: given.pop(name) for name in own if name in given}
+        if plugin is not None:
+            built = _built_plugin(plugin, options)
+            given["plugins"] = [*(given.get("plugins") or ()), built]
+        init(self, *args, **given)
 
-    ours = {"evaluator": stock.replace(default=localization_evaluator)}
-    parameters = {**signature.parameters, **ours}
-    initialise.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=list(parameters.values())
-    )
+    parameters = [
+        p.replace(default=defaults.get(name, p.default))
+        for name, p in {**first, **own, **later}.items()
+    ]
+    shown = signature.replace(parameters=parameters)
+    initialise.__signature__ = shown  # type: ignore[attr-defined]
     return initialise
+
+
+def _split(
+    parameters: Mapping[str, inspect.Parameter], *, after: str
+) -> tuple[dict[str, inspect.Parameter], dict[str, inspect.Parameter]]:
+    names = list(parameters)
+    cut = names.index(after) + 1 if after in names else len(names)
+    parts = names[:cut], names[cut:]
+    first, later = ({name: parameters[name] for name in part} for part in parts)
+    return first, later
+
+
+def _plugin_parameters(plugin: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Arguments of a plugin, with the fields of its parts instead of the parts."""
+    found: dict[str, inspect.Parameter] = {}
+    for name, parameter in _parameters(plugin).items():
+        part = type(parameter.default)
+        found |= _parameters(part) if is_dataclass(part) else {name: parameter}
+    return {
+        name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in found.items()
+    }
+
+
+def _built_plugin(plugin: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    """A plugin from flat options."""
+    rest, parts = dict(options), {}
+    for name, parameter in _parameters(plugin).items():
+        part = type(parameter.default)
+        if is_dataclass(part):
+            own = {f.name: rest.pop(f.name) for f in fields(part) if f.name in rest}
+            parts[name] = part(**own)
+    return plugin(**rest, **parts)
+
+
+def _parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(target, eval_str=True).parameters

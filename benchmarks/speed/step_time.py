@@ -36,10 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.simplefilter("ignore")
     import torch
 
-    from avalanche_vilco.training.registry import RECIPES
+    from avalanche_vilco.training.strategies import STRATEGIES
 
     torch.set_num_threads(1)
-    names = options.strategies or [n for n, r in RECIPES.items() if not r.is_joint]
+    names = options.strategies or [n for n, r in STRATEGIES.items() if not r.is_joint]
     print("| strategy | 2nd experience, ms | 13th, ms | ratio |")
     print("| --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
@@ -81,11 +81,11 @@ def measure(name: str, root: Path, changes: dict[str, Any]) -> tuple[float, floa
     from avalanche.training.determinism.rng_manager import RNGManager
 
     from avalanche_vilco import MomentLoss, vilco_mq, vilco_mq_tiny
-    from avalanche_vilco.training.registry import RECIPES
+    from avalanche_vilco.training.strategies import STRATEGIES
 
     RNGManager.set_random_seeds(0)
     benchmark = vilco_mq(root, group_sizes=GROUP_SIZES, narrations=True)
-    recipe = RECIPES[name]
+    recipe = STRATEGIES[name]
     small = {key: value for key, value in SMALL.items() if key in recipe.options}
     model = vilco_mq_tiny(
         feature_dim=benchmark.info["feature_dim"], text_dim=benchmark.text_dim

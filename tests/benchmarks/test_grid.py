@@ -83,10 +83,10 @@ def test_every_published_row_is_run_by_exactly_one_row(each_grid: Script) -> Non
 
 
 def test_every_strategy_of_a_grid_has_a_recipe(each_grid: Script) -> None:
-    from avalanche_vilco.training.registry import find_recipe
+    from avalanche_vilco.training.strategies import find_strategy
 
     for row in each_grid.grid.rows:
-        recipe = find_recipe(row.strategy)
+        recipe = find_strategy(row.strategy)
         given = {*row.options, *({"mem_size"} if row.has_memory else ())}
         assert given <= set(recipe.options), row
 

@@ -12,7 +12,7 @@ import yaml
 
 from avalanche_vilco.cli import main as cli
 from avalanche_vilco.experiments.run import BENCHMARKS, run
-from avalanche_vilco.training.registry import RECIPES
+from avalanche_vilco.training.strategies import STRATEGIES
 
 PACKAGE = Path(cli.__file__).resolve().parents[1]
 
@@ -120,15 +120,15 @@ def test_log_is_closed_after_the_run(
 def test_seed_of_the_run_draws_class_slots(
     unit: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from avalanche_vilco.training import supervised
+    from avalanche_vilco.training.plugins import replay
 
-    seeds, make = [], supervised.ClassSlotBuffer
+    seeds, make = [], replay.ClassSlotBuffer
 
     def record(max_size: int, *, seed: int):
         seeds.append(seed)
         return make(max_size, seed=seed)
 
-    monkeypatch.setattr(supervised, "ClassSlotBuffer", record)
+    monkeypatch.setattr(replay, "ClassSlotBuffer", record)
     options = {"dataset_root": root, "protocol": "reference", "n_experiences": 1}
     results = run(
         "vilco_mq",
@@ -283,11 +283,11 @@ def test_settings_files_agree_with_the_code() -> None:
         for option in options
     }
     files = {p.stem: p for p in (PACKAGE / "conf" / "strategy").glob("*.yaml")}
-    assert files.keys() == RECIPES.keys()
+    assert files.keys() == STRATEGIES.keys()
     for name, file in files.items():
         settings = yaml.safe_load(file.read_text())
         assert settings.pop("name") == name
-        expected = dict(RECIPES[name].options)
+        expected = dict(STRATEGIES[name].options)
         for option in [o for n, o in by_benchmark if n == name]:
             expected[option] = None
         assert settings == expected

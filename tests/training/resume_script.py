@@ -19,7 +19,7 @@ from avalanche_vilco.benchmarks.vilco_mq.generator import vilco_mq
 from avalanche_vilco.models.losses import MomentLoss
 from avalanche_vilco.reports.results import weights_hash
 from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpoint
-from avalanche_vilco.training.registry import RECIPES
+from avalanche_vilco.training.strategies import STRATEGIES
 
 SMALL = {"mem_size": 6, "patterns_per_exp": 4, "sample_size": 4, "n_prompts": 6}
 OWN = {"bic": {"mem_size": 30}}
@@ -31,7 +31,7 @@ def benchmark_of(root: Path) -> Any:
 
 def build(name: str, benchmark: Any, **changes: Any) -> Any:
     RNGManager.set_random_seeds(0)
-    recipe = RECIPES[name]
+    recipe = STRATEGIES[name]
     small = {key: value for key, value in SMALL.items() if key in recipe.options}
     model = vilco_mq_tiny(
         feature_dim=benchmark.info["feature_dim"], text_dim=benchmark.text_dim

@@ -12,7 +12,7 @@ from avalanche.training.supervised import AGEM
 from avalanche.training.supervised.joint_training import AlreadyTrainedError
 from torch import Tensor
 
-from avalanche_vilco.training import checkpointing, supervised
+from avalanche_vilco.training import checkpointing, strategies
 from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpoint
 from avalanche_vilco.training.plugins.agem import AGEMPlugin
 
@@ -44,7 +44,7 @@ def small_root(small_data: Callable[..., Path]) -> Path:
 
 
 def build(name: str, parts: Parts) -> Any:
-    return getattr(supervised, name)(**parts(), **METHODS[name])
+    return getattr(strategies, name)(**parts(), **METHODS[name])
 
 
 def state(strategy: Any) -> dict[str, Tensor]:
@@ -82,11 +82,11 @@ def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
 def test_joint_is_restored_as_trained(
     parts: Parts, benchmark: Any, tmp_path: Path
 ) -> None:
-    joint = supervised.LocalizationJoint(**parts())
+    joint = strategies.LocalizationJoint(**parts())
     joint.train(benchmark.train_stream)
     save_checkpoint(joint, tmp_path / "checkpoint.pkl")
     resumed, _ = load_checkpoint(
-        supervised.LocalizationJoint(**parts()), tmp_path / "checkpoint.pkl"
+        strategies.LocalizationJoint(**parts()), tmp_path / "checkpoint.pkl"
     )
     expected, found = state(joint), state(resumed)
     assert all(torch.equal(found[key], expected[key]) for key in expected)

@@ -10,7 +10,7 @@ from avalanche.core import SupervisedPlugin
 from avalanche_vilco.data.moments import MomentDataset
 from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpoint
 from avalanche_vilco.training.clock import drawn_datasets
-from avalanche_vilco.training.supervised import (
+from avalanche_vilco.training.strategies import (
     LocalizationAGEM,
     LocalizationCumulative,
     LocalizationJoint,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from avalanche_vilco.training.supervised import LocalizationReplay
+from avalanche_vilco.training.strategies import LocalizationReplay
 
 Parts = Callable[..., dict[str, Any]]
 

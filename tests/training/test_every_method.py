@@ -15,12 +15,12 @@ from avalanche.core import SupervisedPlugin
 
 from avalanche_vilco.models.output import point_grid
 from avalanche_vilco.reports.memory import memory_figures
-from avalanche_vilco.training.registry import RECIPES
+from avalanche_vilco.training.strategies import STRATEGIES
 
 SCRIPT = Path(__file__).with_name("resume_script.py")
 PARTS = runpy.run_path(str(SCRIPT))
-WITH_MEMORY = [n for n in sorted(RECIPES) if "mem_size" in RECIPES[n].options]
-METHODS = sorted(name for name, recipe in RECIPES.items() if not recipe.is_joint)
+WITH_MEMORY = [n for n in sorted(STRATEGIES) if "mem_size" in STRATEGIES[n].options]
+METHODS = sorted(name for name, recipe in STRATEGIES.items() if not recipe.is_joint)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from avalanche.training.plugins import ReplayPlugin
 
 from avalanche_vilco.benchmarks.vilco_mq.generator import vilco_mq
 from avalanche_vilco.training.storage_policy import ClassSlotBuffer
-from avalanche_vilco.training.supervised import LocalizationNaive, LocalizationReplay
+from avalanche_vilco.training.strategies import LocalizationNaive, LocalizationReplay
 
 Parts = Callable[..., dict[str, Any]]
 

@@ -21,7 +21,7 @@ from avalanche.training.utils import get_last_fc_layer
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 
-from avalanche_vilco.training import storage_policy, supervised
+from avalanche_vilco.training import storage_policy, strategies
 from avalanche_vilco.training.plugins.rwalk import RWalkPlugin
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "strategies.md").read_text()
@@ -179,7 +179,7 @@ def run_code(code: list[str], parts: Callable[..., Any], benchmark: Any) -> Run:
         **vars(stock_plugins),
         **vars(stock_policies),
         **vars(storage_policy),
-        **vars(supervised),
+        **vars(strategies),
         "RWalkPlugin": RWalkPlugin,
         "StepLR": StepLR,
         "torch": torch,
@@ -416,7 +416,7 @@ def test_page_covers_all_that_avalanche_offers() -> None:
 def test_page_covers_all_our_strategies_that_differ_from_stock() -> None:
     own_init = {
         name
-        for name, value in vars(supervised).items()
+        for name, value in vars(strategies).items()
         if name.startswith("ViLCo") and len(vars(value).keys() & {"model_adaptation"})
     }
     assert own_init
@@ -457,7 +457,7 @@ def test_lwf_and_cwr_star_reach_the_channels_of_head_queries_only(
 def test_lwf_has_nothing_to_hold_after_a_single_query(
     parts: Callable[..., Any], benchmark: Any
 ) -> None:
-    strategy = supervised.LocalizationLwF(**parts(), alpha=1, temperature=2)
+    strategy = strategies.LocalizationLwF(**parts(), alpha=1, temperature=2)
     strategy.train(benchmark.train_stream[1])
     witness = Witness(
         strategy, [s.clip.clip_id for s in benchmark.datasets["train"].samples]
@@ -471,7 +471,7 @@ def test_evaluating_ahead_leaks_queries_into_stock_gdumb_only(
 ) -> None:
     channels = {}
     for name in ("GDumb", "LocalizationGDumb"):
-        cls = getattr(stock_strategies, name, None) or getattr(supervised, name)
+        cls = getattr(stock_strategies, name, None) or getattr(strategies, name)
         strategy = cls(**parts(), mem_size=MEMORY_SIZE)
         strategy.train(benchmark.train_stream[0])
         strategy.eval(benchmark.test_stream)

@@ -30,15 +30,15 @@ class AGEMPlugin(stock.AGEMPlugin):
     The draws come from torch's global generator and the choice of what is stored from
     Python's, as in stock.
 
-    :param patterns_per_experience: samples kept of each experience.
+    :param patterns_per_exp: samples kept of each experience.
     :param sample_size: samples of the reference batch, at least 1.
     :raises ValueError: ``sample_size`` is below 1.
     """
 
-    def __init__(self, patterns_per_experience: int, sample_size: int) -> None:
+    def __init__(self, patterns_per_exp: int, sample_size: int = 64) -> None:
         if sample_size < 1:
             raise ValueError(f"expected sample_size >= 1 but got {sample_size}")
-        super().__init__(patterns_per_experience, sample_size)
+        super().__init__(patterns_per_exp, sample_size)
 
     def sample_from_memory(self) -> list[Any]:
         """A random batch over all past experiences.

@@ -137,8 +137,9 @@ class BestCheckpointPlugin(SupervisedPlugin):
 
 
 def _trained(strategy: Any) -> list[Any]:
-    """Experiences in training: JointTraining has several at once, online streams have
-    parts of one.
+    """Experiences in training.
+
+    JointTraining has several at once, online streams have parts of one.
     """
     experiences = getattr(strategy, "_experiences", None) or [strategy.experience]
     return [getattr(e, "origin_experience", None) or e for e in experiences]

@@ -185,9 +185,9 @@ class BiCPlugin(ReplayPlugin):
         return (scale * output + shift) * valid
 
     def _scale_and_shift(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        """(C, 1) numbers of each channel. One pass for all layers: each by itself would
-        make a step cost more with every experience.
-        """
+        """(C, 1) numbers of each channel."""
+        # One pass for all layers: each by itself would make a step cost more with every
+        # experience.
         layers: list[Any] = list(self.bias_layers)
         channels = torch.cat([layer.clss for layer in layers])
         alpha = torch.cat([layer.alpha.expand(len(layer.clss)) for layer in layers])
@@ -210,8 +210,9 @@ class BiCPlugin(ReplayPlugin):
         self.bias_layers.append(layer)
 
     def _judged_points(self, strategy: Any) -> tuple[Tensor, Tensor]:
-        """(N, K) logits at all points of held-out samples, corrected as far as they
-        are, and what they should say, 0 or 1.
+        """(N, K) logits at all points of held-out samples, and their targets, 0 or 1.
+
+        Logits are corrected by the layers fitted so far.
         """
         logits, wanted = [], []
         batches = unseeded_loader(self.held_out.buffer, strategy.eval_mb_size)

@@ -6,19 +6,72 @@ Datasets and Benchmarks, arXiv 2406.13123, section 4 and appendix C.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import torch
 from avalanche.core import SupervisedPlugin
 from avalanche.evaluation.metric_results import MetricValue
 from avalanche.training.plugins import ReplayPlugin
 from avalanche.training.storage_policy import ExemplarsBuffer
+from msgspec import Meta
 from torch import Tensor
 
+from avalanche_vilco.core.settings import check_options, check_value, option_types
 from avalanche_vilco.data.text.narrations import ClipNarrations
 from avalanche_vilco.models.losses import narration_contrast
 from avalanche_vilco.models.narration_aligner import install_aligner, narrated_codes
 from avalanche_vilco.models.prompt_memory import PromptSelection, install_prompts
+
+
+def _check_fields(part: Any) -> None:
+    check_options("ViLCo", vars(part), option_types(type(part)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions:
+    """The long-term memory.
+
+    :param n_prompts: prompts m.
+    :param prompt_length: tokens L of a prompt.
+    :param top_n: prompts N of a query.
+    :param prompt_mode: ``"replace"`` or ``"prepend"``, see ``PromptMemory``. Language
+        and visual queries take ``"prepend"`` alone.
+    :param pull_weight: weight of a term that draws keys to the queries that found
+        them, at least 0; the paper has none, the public code 0.1.
+    :raises ValueError: a parameter is out of range.
+    """
+
+    n_prompts: Annotated[int, Meta(ge=1)] = 10
+    prompt_length: Annotated[int, Meta(ge=1)] = 4
+    top_n: Annotated[int, Meta(ge=1)] = 4
+    prompt_mode: Literal["replace", "prepend"] = "replace"
+    pull_weight: Annotated[float, Meta(ge=0)] = 0.0
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NarrationOptions:
+    """Narrations as teacher.
+
+    :param ssl_weight: weight of the contrastive loss on narrations; 0: none. Needs a
+        benchmark built with ``narrations=True``. The public code: 0.03.
+    :param temperature: of the contrastive loss, > 0.
+    :param bank_size: sentences of earlier experiences kept as negatives.
+    :param narration_dropout: share of a sentence's channels hidden at each step, in
+        [0, 1): the augmented narrations of the paper, which does not say how.
+    :raises ValueError: a parameter is out of range.
+    """
+
+    ssl_weight: Annotated[float, Meta(ge=0)] = 0.03
+    temperature: Annotated[float, Meta(gt=0)] = 0.07
+    bank_size: Annotated[int, Meta(ge=0)] = 256
+    narration_dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.1
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
 
 
 class ViLCoPlugin(SupervisedPlugin):
@@ -36,22 +89,11 @@ class ViLCoPlugin(SupervisedPlugin):
     negatives (in the code each is, through the bank).
 
     :param long_term: have prompts.
+    :param prompts: their number and how they learn.
     :param mem_size: training samples kept for replay; 0: no short-term memory.
     :param storage_policy: what is kept, of capacity ``mem_size``; default Avalanche's
         experience-balanced reservoir.
-    :param ssl_weight: weight of the contrastive loss on narrations; 0: none. Needs a
-        benchmark built with ``narrations=True``. The public code: 0.03.
-    :param pull_weight: weight of a term that draws keys to the queries that found
-        them, at least 0; the paper has none, the public code 0.1.
-    :param n_prompts: prompts m.
-    :param prompt_length: tokens L of a prompt.
-    :param top_n: prompts N of a query.
-    :param prompt_mode: ``"replace"`` or ``"prepend"``, see ``PromptMemory``. Language
-        and visual queries take ``"prepend"`` alone.
-    :param temperature: of the contrastive loss, > 0.
-    :param bank_size: sentences of earlier experiences kept as negatives.
-    :param narration_dropout: share of a sentence's channels hidden at each step, in
-        [0, 1): the augmented narrations of the paper, which does not say how.
+    :param narrations: weight and form of the contrastive loss; weight 0: none.
     :param seed: of initial prompts, of the bank and of the augmentation.
     :raises ValueError: a parameter is out of range.
     """
@@ -60,46 +102,20 @@ class ViLCoPlugin(SupervisedPlugin):
         self,
         *,
         long_term: bool = True,
-        mem_size: int = 0,
+        mem_size: Annotated[int, Meta(ge=0)] = 0,
         storage_policy: ExemplarsBuffer | None = None,
-        ssl_weight: float = 0.03,
-        pull_weight: float = 0.0,
-        n_prompts: int = 10,
-        prompt_length: int = 4,
-        top_n: int = 4,
-        prompt_mode: str = "replace",
-        temperature: float = 0.07,
-        bank_size: int = 256,
-        narration_dropout: float = 0.1,
+        prompts: PromptOptions = PromptOptions(),
+        narrations: NarrationOptions = NarrationOptions(),
         seed: int = 0,
     ) -> None:
         super().__init__()
-        _check_at_least_zero(
-            mem_size=mem_size,
-            ssl_weight=ssl_weight,
-            pull_weight=pull_weight,
-            bank_size=bank_size,
-        )
-        if not temperature > 0:
-            raise ValueError(f"expected temperature > 0 but got {temperature}")
-        if not 0 <= narration_dropout < 1:
-            raise ValueError(
-                f"expected narration_dropout in [0, 1) but got {narration_dropout}"
-            )
+        check_value("mem_size", mem_size, Annotated[int, Meta(ge=0)])
         self.long_term = long_term
+        self.prompts = prompts
+        self.narrations = narrations
         self.replay = _replay(mem_size, storage_policy)
-        self.ssl_weight = ssl_weight
-        self.pull_weight = pull_weight
-        self.prompt_options = {
-            "n_prompts": n_prompts,
-            "length": prompt_length,
-            "top_n": top_n,
-            "mode": prompt_mode,
-        }
-        self.temperature = temperature
-        self.narration_dropout = narration_dropout
         self.seed = seed
-        self.bank = NarrationBank(bank_size, seed=seed)
+        self.bank = NarrationBank(narrations.bank_size, seed=seed)
         """Sentences of earlier experiences."""
         self.usage: list[list[float]] = []
         """For each experience learnt, the share of its selections that went to each
@@ -115,13 +131,21 @@ class ViLCoPlugin(SupervisedPlugin):
         if self.long_term and model.prompt_memory is None:
             self._check_mode(model)
             first = model.query_embeddings(experience)
-            install_prompts(model, first, seed=self.seed, **self.prompt_options)
-        if self.ssl_weight and not hasattr(model, "narration_aligner"):
+            install_prompts(
+                model,
+                first,
+                n_prompts=self.prompts.n_prompts,
+                length=self.prompts.prompt_length,
+                top_n=self.prompts.top_n,
+                mode=self.prompts.prompt_mode,
+                seed=self.seed,
+            )
+        if self.narrations.ssl_weight and not hasattr(model, "narration_aligner"):
             width = _narrations(experience).width
             install_aligner(model, width, seed=self.seed)
 
     def _check_mode(self, model: Any) -> None:
-        mode = self.prompt_options["mode"]
+        mode = self.prompts.prompt_mode
         if mode == "replace" and getattr(model, "needs_words", False):
             raise ValueError(
                 "expected prompt_mode 'prepend' but got 'replace': each sample comes "
@@ -135,13 +159,11 @@ class ViLCoPlugin(SupervisedPlugin):
             self.replay.before_training_exp(strategy, **kwargs)
 
     def before_forward(self, strategy: Any, **kwargs: Any) -> None:
-        """Listen to the prompts and, where there are sentences to compare with, to
-        the encoder.
-        """
+        """Listen to the prompts and, with sentences to compare, to the encoder."""
         model = strategy.model
         if self.long_term:
             self._hooks.append(model.prompt_memory.register_forward_hook(self._find))
-        if self.ssl_weight and strategy.mb_x.narrations is not None:
+        if self.narrations.ssl_weight and strategy.mb_x.narrations is not None:
             heard = model.narrated_module.register_forward_hook(self._capture)
             self._hooks.append(heard)
 
@@ -162,12 +184,12 @@ class ViLCoPlugin(SupervisedPlugin):
     def before_backward(self, strategy: Any, **kwargs: Any) -> None:
         """Add the terms of narrations and keys to the loss."""
         if self._captured is not None:
-            strategy.loss += self.ssl_weight * self._contrast(strategy)
+            strategy.loss += self.narrations.ssl_weight * self._contrast(strategy)
             self._captured = None
         if self._found is not None:
-            if self.pull_weight:
+            if self.prompts.pull_weight:
                 pull = strategy.model.prompt_memory.pull(self._found)
-                strategy.loss += self.pull_weight * pull
+                strategy.loss += self.prompts.pull_weight * pull
             self._found = None
 
     def _contrast(self, strategy: Any) -> Tensor:
@@ -185,26 +207,27 @@ class ViLCoPlugin(SupervisedPlugin):
             video,
             text,
             clips.sentences.flatten(),
-            temperature=self.temperature,
+            temperature=self.narrations.temperature,
             stored=align(self.bank.embeddings) if len(self.bank) else None,
             stored_sentences=self.bank.sentences,
         )
 
     def _augmented(self, narrations: Tensor, strategy: Any) -> Tensor:
-        if not self.narration_dropout:
+        dropout = self.narrations.narration_dropout
+        if not dropout:
             return narrations
         # Own draws, so that those of the strategy are the same without narrations.
         draw = torch.Generator(narrations.device)
         draw.manual_seed(self.seed * 1_000_003 + strategy.clock.train_iterations)
         keep = torch.rand(narrations.shape, generator=draw, device=narrations.device)
-        kept = keep >= self.narration_dropout
-        return narrations * kept / (1 - self.narration_dropout)
+        kept = keep >= dropout
+        return narrations * kept / (1 - dropout)
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Store exemplars and sentences, and log which prompts are in use."""
         if self.replay is not None:
             self.replay.after_training_exp(strategy, **kwargs)
-        if self.ssl_weight:
+        if self.narrations.ssl_weight:
             experience = strategy.experience
             clips = experience.dataset.clip_ids
             self.bank.update(_narrations(experience), clips)
@@ -249,8 +272,9 @@ class NarrationBank:
             self.sentences = self.sentences.to(device)
 
     def update(self, narrations: ClipNarrations, clip_ids: Any) -> None:
-        """Take in sentences of an experience; those kept are in random order, so
-        earlier experiences give up their last ones.
+        """Take in sentences of an experience.
+
+        Those kept are in random order, so earlier experiences give up their last ones.
 
         :param narrations: the benchmark's.
         :param clip_ids: clips of the experience.
@@ -311,9 +335,3 @@ def _narrations(experience: Any) -> ClipNarrations:
             "narrations=True, or pass ssl_weight=0"
         )
     return data.narrations
-
-
-def _check_at_least_zero(**values: float) -> None:
-    for name, value in values.items():
-        if not value >= 0:
-            raise ValueError(f"expected {name} >= 0 but got {value}")

@@ -24,7 +24,7 @@ from avalanche_vilco.reports.methods import gather
 from avalanche_vilco.reports.results import summary
 from avalanche_vilco.reports.runs import run_of
 from avalanche_vilco.reports.tables import note_lines
-from avalanche_vilco.training.supervised import LocalizationNaive
+from avalanche_vilco.training.strategies import LocalizationNaive
 
 Parts = Callable[..., dict[str, Any]]
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference_deviations.md"

@@ -10,7 +10,7 @@ from avalanche.training.determinism.rng_manager import RNGManager
 from avalanche_vilco import vilco_nlq_tiny
 from avalanche_vilco.benchmarks.vilco_nlq.generator import vilco_nlq
 from avalanche_vilco.models.losses import MomentLoss
-from avalanche_vilco.training.supervised import LocalizationNaive
+from avalanche_vilco.training.strategies import LocalizationNaive
 from avalanche_vilco.training.templates import localization_evaluator
 
 

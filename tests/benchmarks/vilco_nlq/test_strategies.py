@@ -15,7 +15,7 @@ from avalanche_vilco.benchmarks.vilco_nlq.dataset import NLQ_TEXT_FILE
 from avalanche_vilco.benchmarks.vilco_nlq.generator import vilco_nlq
 from avalanche_vilco.models.losses import MomentLoss
 from avalanche_vilco.reports.memory import memory_figures
-from avalanche_vilco.training.registry import RECIPES, check_channels
+from avalanche_vilco.training.strategies import STRATEGIES, check_classes
 from avalanche_vilco.training.templates import localization_evaluator
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "strategies.md").read_text()
@@ -38,7 +38,7 @@ def benchmark(nlq_root: Path) -> Any:
 def learnt(name: str, benchmark: Any, **changes: Any) -> Any:
     """A strategy after its stream, always from the same initial weights."""
     RNGManager.set_random_seeds(0)
-    recipe = RECIPES[name]
+    recipe = STRATEGIES[name]
     small = {k: v for k, v in {**SMALL, **TRAINED}.items() if k in recipe.options}
     model = vilco_nlq_tiny(
         feature_dim=benchmark.info["feature_dim"], text_dim=benchmark.text_dim
@@ -106,17 +106,17 @@ def test_vilco_without_its_parts_is_naive(benchmark: Any, naive: torch.Tensor) -
 def test_page_names_every_method_as_working_or_refused() -> None:
     section = PAGE[PAGE.index("## Language queries") :].split("\n## ")[0]
     working, refused = section.split("Refused")
-    for name, recipe in RECIPES.items():
+    for name, recipe in STRATEGIES.items():
         has_variant = not recipe.model_variant
-        works = not recipe.needs_channels and has_variant
+        works = not recipe.needs_classes and has_variant
         assert f"`{name}`" in (working if works else refused), name
 
 
-@pytest.mark.parametrize("name", [n for n, r in RECIPES.items() if r.needs_channels])
+@pytest.mark.parametrize("name", [n for n, r in STRATEGIES.items() if r.needs_classes])
 def test_method_that_compares_channels_is_refused_for_one_alone(name: str) -> None:
     with pytest.raises(ValueError, match="one query logit"):
-        check_channels(name, RECIPES[name], 1)
-    check_channels(name, RECIPES[name], 2)
+        check_classes(name, STRATEGIES[name], 1)
+    check_classes(name, STRATEGIES[name], 2)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from avalanche_vilco.benchmarks.vilco_vq.generator import vilco_vq
 from avalanche_vilco.experiments.settings import BENCHMARKS, MODELS
 from avalanche_vilco.models.visual_losses import VisualQueryLoss
 from avalanche_vilco.reports.memory import memory_figures
-from avalanche_vilco.training.registry import RECIPES
+from avalanche_vilco.training.strategies import STRATEGIES
 from avalanche_vilco.training.templates import track_evaluator
 
 SMALL = {"mem_size": 6, "patterns_per_exp": 3, "sample_size": 1, "n_prompts": 6}
@@ -85,7 +85,7 @@ def trained(strategy: Any, benchmark: Any, is_joint: bool = False) -> Any:
 
 def learnt(name: str, benchmark: Any, **changes: Any) -> Any:
     """A strategy of ours after its stream."""
-    recipe = RECIPES[name]
+    recipe = STRATEGIES[name]
     known = [*recipe.options, recipe.regression_argument]
     own = {k: v for k, v in {**SMALL, **TRAINED}.items() if k in known}
     settings = {**recipe.options, **own, **changes}
@@ -174,7 +174,7 @@ def test_ours_draws_a_window_for_each_epoch_and_stock_one_for_all(
     benchmark: Any,
 ) -> None:
     epochs = {}
-    for kind in (RECIPES["naive"].build, stock.Naive):
+    for kind in (STRATEGIES["naive"].build, stock.Naive):
         watch = Windows()
         settings = parts(benchmark, train_epochs=N_EPOCHS, plugins=[watch])
         trained(kind(**settings), benchmark)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from avalanche_vilco.training.plugins.agem import AGEMPlugin
-from avalanche_vilco.training.supervised import LocalizationAGEM
+from avalanche_vilco.training.strategies import LocalizationAGEM
 
 
 def learnt(parts: Callable[..., Any], benchmark: Any, size: int) -> AGEMPlugin:

@@ -15,7 +15,7 @@ from avalanche_vilco.evaluation.metrics.recall import MomentRecall
 from avalanche_vilco.experiments.chance import scores_of
 from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpoint
 from avalanche_vilco.training.plugins.best_checkpoint import BestCheckpointPlugin
-from avalanche_vilco.training.supervised import (
+from avalanche_vilco.training.strategies import (
     LocalizationJoint,
     LocalizationNaive,
     LocalizationReplay,

@@ -12,7 +12,7 @@ from avalanche.training.plugins import EWCPlugin
 from torch import Tensor, nn
 
 from avalanche_vilco.training.plugins.bic import BiCPlugin, fit_bias
-from avalanche_vilco.training.supervised import LocalizationBiC, LocalizationNaive
+from avalanche_vilco.training.strategies import LocalizationBiC, LocalizationNaive
 
 Parts = Callable[..., dict[str, Any]]
 SIZES = {"mem_size": 10, "val_share": 0.4}

@@ -10,7 +10,7 @@ from avalanche.training.plugins import EWCPlugin, ReplayPlugin
 from torch import Tensor, nn
 
 from avalanche_vilco.training.plugins.dense_distillation import DenseDistillationPlugin
-from avalanche_vilco.training.supervised import (
+from avalanche_vilco.training.strategies import (
     LocalizationDenseDistillation,
     LocalizationNaive,
 )

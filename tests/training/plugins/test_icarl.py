@@ -25,7 +25,7 @@ from avalanche_vilco.training.storage_policy import (
     RandomQuotaBuffer,
     take_turns,
 )
-from avalanche_vilco.training.supervised import LocalizationICaRL, LocalizationNaive
+from avalanche_vilco.training.strategies import LocalizationICaRL, LocalizationNaive
 
 Parts = Callable[..., dict[str, Any]]
 FOUR_POINTS = [[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.96, 0.28]]

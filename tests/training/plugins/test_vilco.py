@@ -1,6 +1,7 @@
 """ViLCo's parts, each at work and each switched off."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,14 +11,19 @@ from avalanche.training.storage_policy import ExperienceBalancedBuffer
 
 from avalanche_vilco.benchmarks.vilco_mq.generator import vilco_mq
 from avalanche_vilco.reports.memory import memory_figures
-from avalanche_vilco.training.plugins.vilco import NarrationBank, ViLCoPlugin
-from avalanche_vilco.training.supervised import (
+from avalanche_vilco.training.plugins.vilco import (
+    NarrationBank,
+    NarrationOptions,
+    PromptOptions,
+    ViLCoPlugin,
+)
+from avalanche_vilco.training.strategies import (
     LocalizationNaive,
     LocalizationReplay,
     ViLCo,
 )
 
-SMALL = {"n_prompts": 4, "prompt_length": 2, "top_n": 1}
+SMALL: dict[str, Any] = {"n_prompts": 4, "prompt_length": 2, "top_n": 1}
 
 
 @pytest.fixture
@@ -77,14 +83,16 @@ def test_each_part_changes_what_is_learnt(part, parts, narrated):
 
 
 def test_one_line_plugs_it_into_avalanches_replay(parts, narrated):
-    strategy = StockReplay(**parts(), mem_size=6, plugins=[ViLCoPlugin(**SMALL)])
+    strategy = StockReplay(
+        **parts(), mem_size=6, plugins=[ViLCoPlugin(prompts=PromptOptions(**SMALL))]
+    )
     learn(strategy, narrated)
     memory = strategy.model.prompt_memory
     trained = {
         id(p) for group in strategy.optimizer.param_groups for p in group["params"]
     }
     assert {id(p) for p in strategy.model.parameters()} == trained
-    started = ViLCoPlugin(**SMALL)
+    started = ViLCoPlugin(prompts=PromptOptions(**SMALL))
     assert started.usage == [] and len(plugin_of(strategy).usage) == 3
     assert memory.keys.isfinite().all()
 
@@ -141,21 +149,27 @@ def test_benchmark_without_narrations_is_refused(parts, benchmark):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("part", "options", "message"),
     [
-        ({"mem_size": -1}, "mem_size >= 0 but got -1"),
-        ({"ssl_weight": float("nan")}, "ssl_weight"),
-        ({"temperature": 0}, "temperature > 0"),
-        ({"narration_dropout": 1.0}, r"narration_dropout in \[0, 1\)"),
+        (ViLCoPlugin, {"mem_size": -1}, "mem_size >= 0 but got -1"),
+        (PromptOptions, {"prompt_mode": "prepent"}, "Did you mean prepend"),
+        (NarrationOptions, {"ssl_weight": float("nan")}, "ssl_weight >= 0"),
+        (NarrationOptions, {"temperature": 0}, "temperature > 0"),
         (
+            NarrationOptions,
+            {"narration_dropout": 1.0},
+            r"narration_dropout in \[0, 1\)",
+        ),
+        (
+            ViLCoPlugin,
             {"mem_size": 4, "storage_policy": ExperienceBalancedBuffer(5)},
             "capacity mem_size=4 but got one of 5",
         ),
     ],
 )
-def test_options_out_of_range_are_refused(options, message):
+def test_options_out_of_range_are_refused(part, options, message):
     with pytest.raises(ValueError, match=message):
-        ViLCoPlugin(**options)
+        part(**options)
 
 
 def test_exemplars_are_train_clips_and_no_more_than_asked(parts, narrated):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from avalanche_vilco.core.batch import ClipBatch
 from avalanche_vilco.evaluation.metrics.recall import ExperienceRecall
-from avalanche_vilco.training import supervised
+from avalanche_vilco.training import strategies
 from avalanche_vilco.training.templates import BatchObjectMixin, localization_evaluator
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
@@ -63,10 +63,10 @@ OURS = {
 
 def and_stock(name: str) -> list[Any]:
     """Our class, and the stock one that takes the same arguments."""
-    ours = getattr(supervised, name)
+    ours = getattr(strategies, name)
     if name in OURS:
         return [ours]
-    return [ours, getattr(stock, STOCK.get(name, name.removeprefix("ViLCo")))]
+    return [ours, getattr(stock, STOCK.get(name, name.removeprefix("Localization")))]
 
 
 def every_strategy() -> Any:
@@ -95,7 +95,7 @@ def unpack_as_the_development_head_does(self: Any) -> None:
 def test_options_above_cover_every_strategy() -> None:
     own = {
         name
-        for name, value in vars(supervised).items()
+        for name, value in vars(strategies).items()
         if inspect.isclass(value) and issubclass(value, BatchObjectMixin)
     }
     assert set(OPTIONS) == own - {"BatchObjectMixin"}
@@ -108,7 +108,7 @@ def test_runs_on_the_development_head_of_avalanche(
     monkeypatch.setattr(
         SupervisedProblem, "_unpack_minibatch", unpack_as_the_development_head_does
     )
-    strategy = getattr(supervised, name)(**parts(), **OPTIONS[name])
+    strategy = getattr(strategies, name)(**parts(), **OPTIONS[name])
     train(strategy, benchmark)
     values = strategy.eval(benchmark.test_stream)
     assert 0 <= values["Recall@1x_tIoU0.5_Stream/eval_phase/test_stream"] <= 1
@@ -146,7 +146,7 @@ def test_takes_the_arguments_of_stock_without_a_warning(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", category=DeprecationWarning)
-        strategy = getattr(supervised, name)(**options)
+        strategy = getattr(strategies, name)(**options)
     assert (strategy.train_mb_size, strategy.train_epochs) == (3, 2)
     assert strategy.eval_mb_size == 5
     assert type(strategy.plugins[0]) is SupervisedPlugin
@@ -158,7 +158,7 @@ def test_default_evaluator_reads_windows(name: str, parts: Parts) -> None:
     del options["evaluator"]
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        strategy = getattr(supervised, name)(**options, **OPTIONS[name])
+        strategy = getattr(strategies, name)(**options, **OPTIONS[name])
     metrics = strategy.evaluator.metrics
     assert any(isinstance(metric, ExperienceRecall) for metric in metrics)
     assert not any("Acc" in str(metric) for metric in metrics)
@@ -168,13 +168,13 @@ def test_default_evaluator_reads_windows(name: str, parts: Parts) -> None:
 def test_an_evaluator_that_is_passed_is_used(name: str, parts: Parts) -> None:
     mine = localization_evaluator(k=(1,))
     options = {**parts(), **OPTIONS[name], "evaluator": mine}
-    assert getattr(supervised, name)(**options).evaluator is mine
+    assert getattr(strategies, name)(**options).evaluator is mine
 
 
 def test_no_evaluator_means_none(parts: Parts) -> None:
     options = {**parts(), "evaluator": None}
     with pytest.warns(UserWarning, match="No loggers"):
-        assert supervised.LocalizationNaive(**options).evaluator.metrics == []
+        assert strategies.LocalizationNaive(**options).evaluator.metrics == []
 
 
 @every_strategy()
@@ -201,7 +201,7 @@ def test_positional_arguments_are_taken_with_the_warning_of_stock(
 
 @every_strategy()
 def test_signature_shows_the_arguments_of_the_method(name: str) -> None:
-    shown = inspect.signature(getattr(supervised, name).__init__).parameters
+    shown = inspect.signature(getattr(strategies, name).__init__).parameters
     assert {"model", "optimizer", "criterion"} <= set(shown)
     if "evaluator" in shown:
         assert shown["evaluator"].default is localization_evaluator
@@ -222,7 +222,7 @@ def test_evaluator_default_of_a_users_own_subclass_stays() -> None:
 def test_plugins_list_of_the_user_stays_as_it_is(parts: Parts) -> None:
     for name in ("LocalizationAGEM", "LocalizationSynapticIntelligence"):
         mine: list[Any] = []
-        getattr(supervised, name)(**parts(plugins=mine), **OPTIONS[name])
+        getattr(strategies, name)(**parts(plugins=mine), **OPTIONS[name])
         assert mine == []
 
 
@@ -237,7 +237,7 @@ def clips_of(experience: Any) -> set[str]:
 def test_memory_holds_training_clips_only(
     name: str, parts: Parts, benchmark: Any
 ) -> None:
-    strategy = getattr(supervised, name)(**parts(), **OPTIONS[name])
+    strategy = getattr(strategies, name)(**parts(), **OPTIONS[name])
     whole = [sample.clip.clip_id for sample in benchmark.datasets["train"].samples]
     for experience in benchmark.train_stream:
         strategy.train(experience)
@@ -264,7 +264,7 @@ def test_stock_memory_leaves_the_unused_share_of_a_small_experience_empty(
 ) -> None:
     policy = ExperienceBalancedBuffer(6)
     benchmark.train_stream[1].dataset = benchmark.train_stream[1].dataset.subset([0])
-    strategy = supervised.LocalizationReplay(**parts(), mem_size=6)
+    strategy = strategies.LocalizationReplay(**parts(), mem_size=6)
     strategy.plugins[0].storage_policy = policy
     train(strategy, benchmark)
     sizes = [len(policy.buffer_groups[e].buffer) for e in range(3)]
@@ -272,7 +272,7 @@ def test_stock_memory_leaves_the_unused_share_of_a_small_experience_empty(
 
 
 def test_memory_keeps_references_and_no_features(parts: Parts, benchmark: Any) -> None:
-    strategy = supervised.LocalizationReplay(**parts(), mem_size=6)
+    strategy = strategies.LocalizationReplay(**parts(), mem_size=6)
     train(strategy, benchmark)
     kept = _tensors(strategy.plugins[0])
     width = benchmark.info["feature_dim"]
@@ -309,7 +309,7 @@ def test_rehearsal_reads_as_many_clips_however_many_experiences_are_past(
         "read",
         lambda self, clip: (reads.append(clip), read(self, clip))[1],
     )
-    strategy = supervised.LocalizationReplay(**parts(), mem_size=4)
+    strategy = strategies.LocalizationReplay(**parts(), mem_size=4)
     per_batch = []
     for experience in benchmark.train_stream:
         reads.clear()
@@ -353,7 +353,7 @@ def test_memory_is_read_with_training_transforms_and_evaluation_without(
             [dataset], transform_groups=groups, collate_fn=dataset.collate_fn
         )
     reads = Reads()
-    strategy = supervised.LocalizationReplay(**parts(plugins=[reads]), mem_size=6)
+    strategy = strategies.LocalizationReplay(**parts(plugins=[reads]), mem_size=6)
     train(strategy, benchmark)
     raw = {i: float(whole[i][0]["features"][0, 0]) for i in reads.training}
     rehearsed = [i for i in reads.training if i in _positions(benchmark, 0)]
@@ -390,7 +390,7 @@ class Batches(SupervisedPlugin):
 
 def test_joint_is_one_training_on_the_union(parts: Parts, benchmark: Any) -> None:
     joint = Batches()
-    strategy = supervised.LocalizationJoint(**parts(plugins=[joint], train_epochs=2))
+    strategy = strategies.LocalizationJoint(**parts(plugins=[joint], train_epochs=2))
     strategy.train(benchmark.train_stream, shuffle=False)
     expected = _losses_by_hand(parts(), benchmark, epochs=2)
     union = sum(len(experience.dataset) for experience in benchmark.train_stream)
@@ -430,12 +430,12 @@ def test_head_of_stock_from_scratch_keeps_what_it_learnt(
     parts: Parts, benchmark: Any
 ) -> None:
     rows = {}
-    for cls in (stock.FromScratchTraining, supervised.LocalizationFromScratch):
+    for cls in (stock.FromScratchTraining, strategies.LocalizationFromScratch):
         start = _HeadAtStart()
         train(cls(**parts(plugins=[start])), benchmark)
         rows[cls] = [bool(weight.any()) for weight in start.weights]
     assert rows[stock.FromScratchTraining] == [False, True, True]
-    assert rows[supervised.LocalizationFromScratch] == [False, False, False]
+    assert rows[strategies.LocalizationFromScratch] == [False, False, False]
 
 
 class _HeadAtStart(SupervisedPlugin):
@@ -462,7 +462,7 @@ def test_optimizer_state_of_old_parameters_survives_growth(
     parts: Parts, benchmark: Any
 ) -> None:
     start = _MomentAtStart()
-    strategy = supervised.LocalizationNaive(**parts(plugins=[start]))
+    strategy = strategies.LocalizationNaive(**parts(plugins=[start]))
     weight = strategy.model.stem.projection.weight
     strategy.train(benchmark.train_stream[0])
     kept = strategy.optimizer.state[weight]["exp_avg"].clone()
@@ -475,12 +475,12 @@ def test_optimizer_state_of_old_parameters_survives_growth(
 
 def test_stacked_plugins_keep_their_order(parts: Parts) -> None:
     mine = [ReplayPlugin(mem_size=6), EWCPlugin(1.0)]
-    strategy = supervised.LocalizationAGEM(**parts(plugins=mine), patterns_per_exp=2)
+    strategy = strategies.LocalizationAGEM(**parts(plugins=mine), patterns_per_exp=2)
     assert strategy.plugins[:2] == mine
 
 
 def test_batches_keep_their_kind_when_unpacked(parts: Parts, benchmark: Any) -> None:
-    strategy = supervised.LocalizationNaive(**parts())
+    strategy = strategies.LocalizationNaive(**parts())
     dataset = benchmark.train_stream[0].dataset
     strategy.mbatch = dataset.collate_fn([dataset[0], dataset[1]])
     strategy._unpack_minibatch()
