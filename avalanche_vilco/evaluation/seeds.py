@@ -77,7 +77,7 @@ def _student_interval(
 ) -> tuple[float, float]:
     from scipy.stats import t
 
-    half = float(t.ppf((1 + confidence) / 2, n - 1)) * std / math.sqrt(n)
+    half = std / math.sqrt(n) * float(t.ppf((1 + confidence) / 2, n - 1))
     return mean - half, mean + half
 
 

@@ -30,7 +30,6 @@ from avalanche_vilco.evaluation.metrics.response_track import ResponseTrackMetri
 from avalanche_vilco.models.anchors import TRACK_REGRESSION_CHANNELS
 from avalanche_vilco.models.losses import MomentLoss
 from avalanche_vilco.models.output import MOMENT_REGRESSION_CHANNELS
-from avalanche_vilco.reports.results import MAIN_METRIC
 from avalanche_vilco.training.plugins.best_checkpoint import BestCheckpointPlugin
 
 MAIN_TRACK_METRIC = "stAP25"
@@ -175,7 +174,7 @@ BENCHMARKS: Mapping[str, BenchmarkSettings] = {
         states_title="Recall",
         selection=BestCheckpointPlugin,
         future="nan",
-        main_metric=MAIN_METRIC,
+        main_metric="Recall@1x_tIoU0.5",
         loss=moment_loss,
         model_arguments=feature_widths,
         has_deviations=True,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import write_atomically
+from avalanche_vilco.core.tables import csv_text, read_csv
 from avalanche_vilco.reports.methods import Number, over_seeds
 from avalanche_vilco.reports.runs import Run
 
@@ -77,16 +75,12 @@ def write_expected(
     """
     lines = [
         line
-        for row, own in runs.items()
+        for row, found in runs.items()
         for metric in metrics
         for number in NUMBERS
-        if (line := _expect(row, own, metric, number)) is not None
+        if (line := _expect(row, found, metric, number)) is not None
     ]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(ExpectedNumber.__struct_fields__)
-    writer.writerows(msgspec.structs.astuple(line) for line in lines)
-    write_atomically(path, text.getvalue())
+    write_atomically(path, csv_text([msgspec.structs.asdict(line) for line in lines]))
 
 
 def _expect(
@@ -97,20 +91,17 @@ def _expect(
     if found is None or math.isnan(found.std):
         return None
     first = min(runs, key=lambda run: run.seed)
-    own = 100 * getattr(first.results.scores[metric], number)
     tolerance = max(LEAST_TOLERANCE, STANDARD_DEVIATIONS * found.std)
-    figures = (round(x, 4) for x in (found.mean, found.std))
-    mean, std = figures
     return ExpectedNumber(
-        row,
-        metric,
-        number,
-        found.n_seeds,
-        mean,
-        std,
-        first.seed,
-        round(own, 4),
-        round(tolerance, 4),
+        row=row,
+        metric=metric,
+        number=number,
+        n_seeds=found.n_seeds,
+        mean=round(found.mean, 4),
+        std=round(found.std, 4),
+        seed=first.seed,
+        value=round(100 * getattr(first.results.scores[metric], number), 4),
+        tolerance=round(tolerance, 4),
     )
 
 
@@ -120,19 +111,7 @@ def read_expected(path: Path | str) -> list[ExpectedNumber]:
     :param path: the file.
     :raises DataError: damaged; names the line.
     """
-    path = Path(path)
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            lines = list(csv.DictReader(file))
-    except (OSError, UnicodeError, csv.Error) as error:
-        raise DataError(path, f"cannot be read: {error}") from None
-    found = []
-    for number, line in enumerate(lines, start=2):
-        try:
-            found.append(msgspec.convert(line, ExpectedNumber, strict=False))
-        except msgspec.ValidationError as error:
-            raise DataError(path, str(error), record=f"line {number}") from None
-    return found
+    return read_csv(path, ExpectedNumber)
 
 
 def check(

@@ -8,34 +8,29 @@ many training samples, or equally many bytes.
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from scipy import stats
-
 from avalanche_vilco.data.text.narrations import (
     NARRATION_FEATURE_FILE,
     NARRATION_FILE,
     NARRATION_LMDB,
 )
-from avalanche_vilco.evaluation.seeds import SeedSummary, summarise_seeds
-from avalanche_vilco.reports.runs import Run, Score
+from avalanche_vilco.evaluation.seeds import Interval, SeedSummary, summarise_seeds
+from avalanche_vilco.reports.runs import Run, RunSettings, Score
 
-Interval = Literal["t", "bootstrap"]
 Number = Literal["average", "bwf", "chance"]
 Facts = Mapping[str, str]
 
-CONFIDENCE = 0.95
 EQUAL_BYTES = 1.05
 """Memories whose bytes differ by at most this factor are said to be equal."""
 
 _OF_THE_METHOD = ("strategy", "strategy_options", "model", "seed")
 _WITHOUT_EFFECT = ("device", "num_workers", "eval_batch_size")
-_TOLD_BY_HASHES = ("dataset_root", "annotations")
+_STATED_BY_HASHES = ("dataset_root", "annotations")
 _NARRATIONS = (NARRATION_FILE, NARRATION_FEATURE_FILE, NARRATION_LMDB)
 
 
@@ -52,12 +47,7 @@ def over_seeds(
     if not values or any(value is None for value in values):
         return None
     percent = [100 * value for value in values if value is not None]
-    found = summarise_seeds(percent, confidence=CONFIDENCE)
-    if interval == "bootstrap" or len(percent) == 1:
-        return found
-    half = found.std / math.sqrt(len(percent))
-    half *= float(stats.t.ppf((1 + CONFIDENCE) / 2, len(percent) - 1))
-    return found._replace(low=found.mean - half, high=found.mean + half)
+    return summarise_seeds(percent, interval=interval)
 
 
 class Capacity(NamedTuple):
@@ -65,7 +55,7 @@ class Capacity(NamedTuple):
 
     rank: int
     size: int
-    words: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -162,8 +152,9 @@ class Setting:
         return groups
 
     def by_bytes(self) -> list[list[Method]]:
-        """Methods with memories of equal bytes, least first; one that no other equals
-        is alone in its group.
+        """Methods with memories of equal bytes, least first.
+
+        One that no other equals is alone in its group.
         """
         groups: list[list[Method]] = []
         for method in sorted(self.methods, key=lambda m: m.bytes_kept):
@@ -199,9 +190,9 @@ def gather(runs: Iterable[Run]) -> tuple[list[Setting], list[Repetition]]:
     repetitions = []
     facts: dict[str, Facts] = {}
     for run in runs:
-        told = setting_facts(run)
-        key = json.dumps(told, sort_keys=True)
-        facts[key] = told
+        run_facts = setting_facts(run)
+        key = json.dumps(run_facts, sort_keys=True)
+        facts[key] = run_facts
         seeds = groups.setdefault(key, {}).setdefault(_method_key(run), {})
         if run.seed in seeds:
             repetitions.append(Repetition(seeds[run.seed], run))
@@ -221,7 +212,8 @@ def setting_facts(run: Run) -> Facts:
     :param run: finished run.
     """
     config = dict(run.config)
-    options = dict(config.pop("benchmark_options"))
+    options = {**config.pop("benchmark_options")}
+    options |= options.pop("sources", {})
     info = dict(run.info)
     if options.get("order") and options.pop("seed", None) == run.seed:
         # Shuffled anew by each seed: a spread over seeds is one over orders too.
@@ -230,7 +222,7 @@ def setting_facts(run: Run) -> Facts:
     for name in (*_OF_THE_METHOD, *_WITHOUT_EFFECT):
         config.pop(name, None)
     # Sentences belong to methods that learn from them.
-    for name in (*_TOLD_BY_HASHES, "narrations"):
+    for name in (*_STATED_BY_HASHES, "narrations"):
         options.pop(name, None)
     facts = {**info, **config, **options, "averages": run.results.averages}
     files = run.results.data.files
@@ -244,36 +236,42 @@ def _text(value: Any) -> str:
 
 def _method_key(run: Run) -> str:
     config = run.results.config
-    told = {k: v for k, v in run.results.data.files.items() if k in _NARRATIONS}
-    key = [config.strategy, config.model, config.strategy_options, told]
+    files = {k: v for k, v in run.results.data.files.items() if k in _NARRATIONS}
+    key = [config.strategy, config.model, config.strategy_options, files]
     return json.dumps(key, sort_keys=True)
 
 
 def _differing(facts: Sequence[Facts]) -> list[str]:
-    names = {name: None for told in facts for name in told}
-    return [n for n in names if len({told.get(n) for told in facts}) > 1]
+    names = {name: None for setting in facts for name in setting}
+    return [n for n in names if len({setting.get(n) for setting in facts}) > 1]
 
 
 def _methods(groups: Sequence[Mapping[int, Run]]) -> list[Method]:
-    firsts = [next(iter(seeds.values())).results.config for seeds in groups]
-    usual = Counter(config.model for config in firsts).most_common(1)[0][0]
-    labels = []
-    for config in firsts:
-        rivals = [c.strategy_options for c in firsts if c.strategy == config.strategy]
-        own = config.strategy_options
-        telling = [k for k in own if any(r.get(k) != own[k] for r in rivals)]
-        options = [f"{key}={json.dumps(own[key])}" for key in telling]
-        model = [] if config.model == usual else [config.model]
-        extra = ", ".join(options + model)
-        labels.append(f"{config.strategy} ({extra})" if extra else config.strategy)
+    configs = [next(iter(seeds.values())).results.config for seeds in groups]
+    most_used = Counter(config.model for config in configs).most_common(1)[0][0]
     return [
-        Method(label, [seeds[seed] for seed in sorted(seeds)])
-        for label, seeds in zip(labels, groups, strict=True)
+        Method(_label(config, configs, most_used), [seeds[n] for n in sorted(seeds)])
+        for config, seeds in zip(configs, groups, strict=True)
     ]
 
 
+def _label(
+    config: RunSettings, configs: Sequence[RunSettings], usual_model: str
+) -> str:
+    """The strategy, with what tells it from others of its setting."""
+    rivals = [c.strategy_options for c in configs if c.strategy == config.strategy]
+    extra = [
+        f"{name}={json.dumps(value)}"
+        for name, value in config.strategy_options.items()
+        if any(options.get(name) != value for options in rivals)
+    ]
+    if config.model != usual_model:
+        extra.append(config.model)
+    return f"{config.strategy} ({', '.join(extra)})" if extra else config.strategy
+
+
 def unequal_starts(setting: Setting) -> list[str]:
-    """One line for each seed and model whose runs did not start from equal weights.
+    """A line for each seed and model whose runs started from unequal weights.
 
     :param setting: its methods are compared.
     """
@@ -281,20 +279,21 @@ def unequal_starts(setting: Setting) -> list[str]:
     for method in setting.methods:
         for run in method.runs:
             start = f"model {run.results.config.model}, seed {run.seed}"
-            own = found.setdefault(start, {})
             digest = run.results.initial_weights_sha256[:12]
-            own.setdefault(digest, []).append(method.label)
+            labels = found.setdefault(start, {}).setdefault(digest, [])
+            labels.append(method.label)
     return [
         f"initial weights differ ({start}): "
-        + "; ".join(f"{digest}: {', '.join(labels)}" for digest, labels in own.items())
-        for start, own in found.items()
-        if len(own) > 1
+        + "; ".join(f"{digest}: {', '.join(by)}" for digest, by in labels.items())
+        for start, labels in found.items()
+        if len(labels) > 1
     ]
 
 
 def unequal_versions(setting: Setting) -> list[str]:
-    """One line for each package whose version differs between runs, which alone can
-    change a number.
+    """A line for each package whose version differs between runs.
+
+    That alone can change a number.
 
     :param setting: its methods are compared.
     """
@@ -312,13 +311,10 @@ def unequal_seeds(setting: Setting) -> list[str]:
 
     :param setting: its methods are compared.
     """
-    by_seeds: dict[tuple[int, ...], list[str]] = {}
+    seeds: dict[str, list[str]] = {}
     for method in setting.methods:
-        by_seeds.setdefault(method.seeds, []).append(method.label)
-    if len(by_seeds) < 2:
+        seeds.setdefault(" ".join(map(str, method.seeds)), []).append(method.label)
+    if len(seeds) < 2:
         return []
-    told = [
-        f"{', '.join(labels)}: {' '.join(map(str, seeds))}"
-        for seeds, labels in by_seeds.items()
-    ]
-    return [f"seeds differ: {'; '.join(told)}"]
+    groups = (f"{', '.join(labels)}: {numbers}" for numbers, labels in seeds.items())
+    return [f"seeds differ: {'; '.join(groups)}"]

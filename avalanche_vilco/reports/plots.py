@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from avalanche_vilco.reports.methods import (
-    Interval,
-    Method,
-    Number,
-    Setting,
-    over_seeds,
-)
+from avalanche_vilco.evaluation.seeds import Interval
+from avalanche_vilco.reports.methods import Method, Number, Setting, over_seeds
 from avalanche_vilco.reports.tables import setting_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SUFFIXES = (".png", ".pdf", ".svg")
-_PANELS: tuple[tuple[Number, str], ...] = (
-    ("average", "P_T in %, more is better"),
-    ("bwf", "BwF_T in %, positive is forgetting"),
-)
+_PANELS: dict[Number, str] = {
+    "average": "P_T in %, more is better",
+    "bwf": "BwF_T in %, positive is forgetting",
+}
 
 
 def plot_scores(
@@ -34,8 +30,9 @@ def plot_scores(
     metric: str | None = None,
     interval: Interval = "t",
 ) -> None:
-    """P_T and BwF_T of each method with intervals and the single seeds, a row of
-    panels for each setting, methods grouped by what they may keep.
+    """P_T and BwF_T of each method with intervals and the single seeds.
+
+    A row of panels for each setting, methods grouped by what they may keep.
 
     :param settings: what to show.
     :param path: PNG, PDF or SVG to write.
@@ -44,46 +41,35 @@ def plot_scores(
     """
     from matplotlib.figure import Figure
 
-    heights = [_n_lines(setting) for setting in settings]
+    heights = [len(s.methods) + len(s.by_capacity()) for s in settings]
     figure = Figure(
         figsize=(11, 1.6 * len(settings) + 0.3 * sum(heights)), layout="constrained"
     )
     grid = figure.subplots(len(settings), 2, squeeze=False, height_ratios=heights)
     for setting, panels in zip(settings, grid, strict=True):
         shown = metric or setting.main_metric
-        for panel, (number, words) in zip(panels, _PANELS, strict=True):
+        for panel, (number, label) in zip(panels, _PANELS.items(), strict=True):
             _draw_scores(panel, setting, shown, number, interval)
-            panel.set_xlabel(f"{shown}: {words}")
+            panel.set_xlabel(f"{shown}: {label}")
         panels[1].set_yticklabels([])
-        figure_title = _wrapped(setting_title(setting), 70)
-        panels[0].set_title(figure_title, fontsize=8, loc="left")
+        title = textwrap.fill(setting_title(setting), 70)
+        panels[0].set_title(title, fontsize=8, loc="left")
     figure.savefig(path, dpi=110, bbox_inches="tight")
-
-
-def _n_lines(setting: Setting) -> int:
-    return len(setting.methods) + len(setting.by_capacity())
-
-
-def _wrapped(text: str, width: int) -> str:
-    import textwrap
-
-    return "\n".join(textwrap.wrap(text, width))
 
 
 def _draw_scores(
     panel: Axes, setting: Setting, metric: str, number: Number, interval: Interval
 ) -> None:
-    labels, line = [], 0
+    labels = []
     for capacity, methods in setting.by_capacity().items():
-        labels.append((line, f"may keep {capacity.words}", "bold"))
-        for offset, method in enumerate(methods, start=1):
-            labels.append((line + offset, method.label, "normal"))
-            _draw_method(panel, line + offset, method, metric, number, interval)
-        line += len(methods) + 1
-    panel.set_yticks([place for place, _, _ in labels], [w for _, w, _ in labels])
-    for tick, (_, _, weight) in zip(panel.get_yticklabels(), labels, strict=True):
+        labels.append((f"may keep {capacity.text}", "bold"))
+        for method in methods:
+            _draw_method(panel, len(labels), method, metric, number, interval)
+            labels.append((method.label, "normal"))
+    panel.set_yticks(range(len(labels)), [label for label, _ in labels])
+    for tick, (_, weight) in zip(panel.get_yticklabels(), labels, strict=True):
         tick.set_fontweight(weight)
-    panel.set_ylim(line - 0.5, -0.5)
+    panel.set_ylim(len(labels) - 0.5, -0.5)
     panel.axvline(0, color="0.7", linewidth=0.8)
     panel.grid(axis="x", color="0.9")
 
@@ -111,8 +97,9 @@ def _draw_method(
 def plot_matrices(
     settings: Sequence[Setting], path: Path, metric: str | None = None
 ) -> None:
-    """Task matrices side by side, mean over seeds, in percent; a row of panels for
-    each setting.
+    """Task matrices side by side, mean over seeds, in percent.
+
+    A row of panels for each setting.
 
     :param settings: what to show.
     :param path: PNG, PDF or SVG to write.
@@ -136,14 +123,13 @@ def plot_matrices(
 def _draw_matrix(panel: Axes, method: Method, metric: str) -> None:
     mean = 100 * np.mean([run.matrix(metric).values for run in method.runs], axis=0)
     panel.imshow(mean, cmap="viridis", vmin=0, vmax=60)
-    for (i, j), value in _filled(mean):
-        colour = "black" if value > 40 else "white"
-        panel.text(j, i, f"{value:.0f}", ha="center", va="center", color=colour)
-    average, forgotten = (
-        _mean_and_spread(method, metric, number) for number, _ in _PANELS
-    )
+    for (i, j), value in np.ndenumerate(mean):
+        if not math.isnan(value):
+            colour = "black" if value > 40 else "white"
+            panel.text(j, i, f"{value:.0f}", ha="center", va="center", color=colour)
+    average, forgetting = (_mean_and_spread(method, metric, n) for n in _PANELS)
     panel.set_title(
-        f"{method.label}, {method.capacity.words}\nP {average}, BwF {forgotten}",
+        f"{method.label}, {method.capacity.text}\nP {average}, BwF {forgetting}",
         fontsize=9,
     )
     panel.set_xlabel("evaluated on experience")
@@ -157,12 +143,3 @@ def _mean_and_spread(method: Method, metric: str, number: Number) -> str:
         return "-"
     spread = "" if math.isnan(found.std) else f" ± {found.std:.1f}"
     return f"{found.mean:.1f}{spread}"
-
-
-def _filled(matrix: Any) -> list[tuple[tuple[int, int], float]]:
-    return [
-        ((i, j), float(value))
-        for i, row in enumerate(matrix)
-        for j, value in enumerate(row)
-        if value == value
-    ]

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
-from avalanche_vilco.core.errors import DataError
-from avalanche_vilco.evaluation.seeds import SeedSummary
-from avalanche_vilco.reports.methods import (
-    Interval,
-    Method,
-    Number,
-    Setting,
-    over_seeds,
-)
-from avalanche_vilco.reports.tables import Section, Table, told
+from avalanche_vilco.core.tables import read_csv
+from avalanche_vilco.evaluation.seeds import Interval, SeedSummary
+from avalanche_vilco.reports.methods import Method, Setting, over_seeds
+from avalanche_vilco.reports.tables import NUMBERS, Section, Table, score_cell
 
 NOT_RUN = "not run (data not here)"
 MARGIN = 1.0
@@ -27,25 +21,25 @@ MARGIN = 1.0
 published spreads are of one decimal, and over what they are taken is not said."""
 
 
-class PublishedNumber(msgspec.Struct, frozen=True):
+class PublishedNumber(msgspec.Struct, frozen=True, kw_only=True):
     """A line of ``paper.csv``."""
 
     table: int
-    section: str
+    section: str = ""
     method: str
     """The paper's name, with its variant."""
     strategy: str
-    switches: str
+    switches: str = ""
     """``name=on`` or ``name=off`` for options of ours, joined by ``;``."""
     order: str
     """``fixed`` or ``random``."""
     features: int
     """Feature sets joined on channels."""
     metric: str
-    number: str
+    number: Literal["average", "bwf"]
     published: float
     """Percent."""
-    spread: float | None
+    spread: float | None = None
     """Percent, as printed after ±."""
 
     def is_of(self, method: Method) -> bool:
@@ -55,7 +49,7 @@ class PublishedNumber(msgspec.Struct, frozen=True):
         """
         config = method.runs[0].results.config
         order = config.benchmark_options.get("order")
-        features = config.benchmark_options.get("features")
+        features = config.sources.get("features")
         n_features = len(features) if isinstance(features, list) else 1
         return (
             config.strategy == self.strategy
@@ -66,7 +60,7 @@ class PublishedNumber(msgspec.Struct, frozen=True):
 
     def _agrees(self, options: Mapping[str, object]) -> bool:
         pairs = [part.split("=") for part in self.switches.split(";") if part]
-        return all(bool(options.get(name)) == (word == "on") for name, word in pairs)
+        return all(bool(options.get(name)) == (state == "on") for name, state in pairs)
 
 
 def read_published(path: Path | str) -> list[PublishedNumber]:
@@ -75,21 +69,7 @@ def read_published(path: Path | str) -> list[PublishedNumber]:
     :param path: the file.
     :raises DataError: damaged; names the line.
     """
-    path = Path(path)
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            lines = list(csv.DictReader(file))
-    except (OSError, UnicodeError, csv.Error) as error:
-        raise DataError(path, f"cannot be read: {error}") from None
-    return [_line(path, number, line) for number, line in enumerate(lines, start=2)]
-
-
-def _line(path: Path, number: int, line: Mapping[str, str]) -> PublishedNumber:
-    given = {**line, "spread": line.get("spread") or None}
-    try:
-        return msgspec.convert(given, PublishedNumber, strict=False)
-    except msgspec.ValidationError as error:
-        raise DataError(path, str(error), record=f"line {number}") from None
+    return read_csv(path, PublishedNumber)
 
 
 @dataclass(frozen=True)
@@ -119,13 +99,16 @@ def compare(
     """
     found = []
     for line in published:
-        pairs = [(s, m) for s in settings for m in s.methods if line.is_of(m)]
-        pairs = [(s, m) for s, m in pairs if line.metric in m.metrics]
+        pairs = [
+            (setting, method)
+            for setting in settings
+            for method in setting.methods
+            if line.is_of(method) and line.metric in method.metrics
+        ]
         if not pairs:
             found.append(Comparison(line, None, "", "", NOT_RUN))
         for setting, method in pairs:
-            number: Number = "bwf" if line.number == "bwf" else "average"
-            ours = over_seeds(method.values(line.metric, number), interval)
+            ours = over_seeds(method.values(line.metric, line.number), interval)
             verdict = _verdict(line, ours, setting, method)
             data = setting.facts["data"]
             found.append(Comparison(line, ours, method.label, data, verdict))
@@ -176,13 +159,12 @@ def published_section(comparisons: Sequence[Comparison]) -> Section:
 def _cells(found: Comparison) -> list[str]:
     line = found.published
     spread = "" if line.spread is None else f" ± {line.spread:g}"
-    word = "BwF_T" if line.number == "bwf" else "P_T"
     return [
         line.method,
-        f"{word} {line.metric}",
+        f"{NUMBERS[line.number]} {line.metric}",
         f"{line.published:g}{spread}",
         found.method or "-",
-        told(found.ours),
+        score_cell(found.ours),
         found.data or "-",
         found.verdict,
     ]

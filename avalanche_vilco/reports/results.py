@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import platform
 from collections.abc import Mapping
@@ -17,11 +15,11 @@ from torch import nn
 
 import avalanche_vilco
 from avalanche_vilco.core.files import write_atomically
-from avalanche_vilco.evaluation.matrix import TaskMatrix
+from avalanche_vilco.core.tables import percent
+from avalanche_vilco.evaluation.matrix import TaskMatrix, matrices_csv
 
 RESULTS_VERSION = 1
 PACKAGES = ("avalanche-lib", "torch", "numpy", "torchmetrics")
-MAIN_METRIC = "Recall@1x_tIoU0.5"
 
 
 def weights_hash(model: nn.Module) -> str:
@@ -34,8 +32,9 @@ def weights_hash(model: nn.Module) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions that a result depends on, and the thread count, which decides the order
-    in which sums are taken on a CPU.
+    """Versions that a result depends on, and the number of threads.
+
+    Threads decide the order in which sums are taken on a CPU.
     """
     found = {
         "avalanche_vilco": avalanche_vilco.__version__,
@@ -63,36 +62,20 @@ def write_results(
     write_atomically(folder / "matrices.csv", matrices_csv(matrices))
 
 
-def matrices_csv(matrices: Mapping[str, TaskMatrix]) -> str:
-    """All matrices in long form: metric, after training i, on experience j, value;
-    an empty cell has no value and a reason.
-    """
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["metric", "after_training", "evaluated_on", "value", "reason"])
-    for name, matrix in matrices.items():
-        for i, row in enumerate(matrix.values):
-            for j, value in enumerate(row):
-                reason = matrix.why(i, j) or ""
-                writer.writerow(
-                    [name, i, j, "" if reason else repr(float(value)), reason]
-                )
-    return table.getvalue()
-
-
 def summary(results: Mapping[str, Any], matrices: Mapping[str, TaskMatrix]) -> str:
-    """The end of a run for the terminal: matrix, numbers, memory and what the
-    numbers may be compared with.
+    """The end of a run for the terminal.
+
+    Matrix, numbers, memory and what the numbers may be compared with.
     """
-    main = str(results.get("main_metric", MAIN_METRIC))
+    main = results["main_metric"]
     lines = [f"\n{main}, {results['config']['strategy']}"]
     lines.append(matrices[main].to_text())
     head = f"\n{'after the last experience, in %':<36}"
     lines.append(head + f"{'P_T':>9}{'BwF_T':>9}{'chance':>9}")
     for name, row in results["scores"].items():
-        cells = (_percent(row[key]) for key in ("average", "bwf", "chance"))
+        cells = (percent(row[key]) for key in ("average", "bwf", "chance"))
         lines.append(f"  {name:<34}" + "".join(f"{cell:>9}" for cell in cells))
-    if results.get("averages", "plain") != "plain":
+    if results["averages"] != "plain":
         lines.append(
             "  weighted by the queries seen so far; the table's are plain means"
         )
@@ -100,43 +83,32 @@ def summary(results: Mapping[str, Any], matrices: Mapping[str, TaskMatrix]) -> s
     return "\n".join([*lines, *deviation_lines(results)])
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}"
-
-
 def _memory_line(memory: Mapping[str, float]) -> str:
     return (
         f"memory: {memory['samples']} samples of {memory['clips']} clips, "
         f"{memory['hours']:.1f} h, "
-        f"{100 * memory['share_of_training_samples']:.0f} % of the training samples; "
+        f"{percent(memory['share_of_training_samples'], 0)} % of the training samples; "
         f"exemplars {memory['exemplar_bytes'] / 2**20:.1f} MiB, "
         f"auxiliary {memory['auxiliary_bytes'] / 2**20:.1f} MiB"
     )
 
 
 def deviation_lines(results: Mapping[str, Any]) -> list[str]:
-    """Which parts of the public recipe a result was made with, and how weights were
-    selected.
+    """Parts of the public recipe in a result, and how its weights were selected.
 
     :param results: of one run.
     """
-    deviations = results.get("deviations", {})
+    deviations, selection = results["deviations"], results["selection"]
     lines = [f"reference deviations: {', '.join(deviations) or 'none'}"]
     lines += [f"  {name}: {effect}" for name, effect in deviations.items()]
-    selection = results.get("selection", {"by": "last", "epochs": []})
     if selection["by"] != "last":
         epochs = ", ".join("-" if e is None else str(e) for e in selection["epochs"])
         lines.append(f"weights kept: {selection['by']}, of epochs {epochs} (from 0)")
     return lines
 
 
-def _asked(info: Mapping[str, Any]) -> str:
-    text = info.get("query_text")
-    return "queries: crops" if text is None else f"query text: {text}"
-
-
 def comparability(info: Mapping[str, Any]) -> str:
-    """One line: what the numbers may be compared with.
+    """What the numbers may be compared with.
 
     :param info: ``benchmark.info``.
     """
@@ -150,7 +122,9 @@ def comparability(info: Mapping[str, Any]) -> str:
             f"not with the paper, whose {other} differ"
         )
     leak = "yes" if info["uses_ground_truth_at_test"] else "no"
+    text = info.get("query_text")
+    queries = "queries: crops" if text is None else f"query text: {text}"
     return (
         f"data: {data}\nprotocol: {info['protocol']} v{info['protocol_version']}; "
-        f"uses ground truth at test: {leak}; {_asked(info)}"
+        f"uses ground truth at test: {leak}; {queries}"
     )

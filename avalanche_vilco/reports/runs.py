@@ -14,7 +14,7 @@ import msgspec
 
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.evaluation.matrix import TaskMatrix
-from avalanche_vilco.reports.results import MAIN_METRIC, RESULTS_VERSION
+from avalanche_vilco.reports.results import RESULTS_VERSION
 
 RESULTS_FILE = "results.json"
 PROGRESS_FILE = "progress.json"
@@ -58,6 +58,11 @@ class RunSettings(msgspec.Struct, frozen=True):
     strategy_options: dict[str, Any]
     benchmark_options: dict[str, Any]
 
+    @property
+    def sources(self) -> dict[str, Any]:
+        """Where the benchmark's files lie and how they are read."""
+        return {**self.benchmark_options, **self.benchmark_options.get("sources", {})}
+
 
 class BenchmarkInfo(msgspec.Struct, frozen=True):
     """What every ``benchmark.info`` has; others are in :attr:`Run.info`."""
@@ -69,6 +74,7 @@ class BenchmarkInfo(msgspec.Struct, frozen=True):
     query_text: str | None = None
     """What words are shown as; None: queries are not words."""
     comparable_with_paper: bool = False
+    """Whether data, split, model and schedule are the paper's."""
 
 
 class DataFacts(msgspec.Struct, frozen=True):
@@ -89,12 +95,11 @@ class RunResults(msgspec.Struct, frozen=True):
     scores: Annotated[dict[_Name, Score], msgspec.Meta(min_length=1)]
     matrices: dict[_Name, dict[str, Any]]
     memory: Memory
-    deviations: dict[str, str] = {}
-    averages: str = "plain"
-    main_metric: _Name = MAIN_METRIC
-    """The benchmark's; the default in files of before it was written."""
-    train_epochs: int | None = None
-    """Passes in each training; None in files of before it was written."""
+    deviations: dict[str, str]
+    averages: str
+    main_metric: _Name
+    train_epochs: int
+    """Passes in each training."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +128,10 @@ def run_folders(root: Path) -> Iterator[Path]:
 
     :param root: searched without following links.
     """
-    for place, below, files in os.walk(root):
+    for folder, below, files in os.walk(root):
         below.sort()
         if RESULTS_FILE in files or PROGRESS_FILE in files:
-            yield Path(place)
+            yield Path(folder)
 
 
 def read_run(folder: Path | str) -> Run:
@@ -199,16 +204,16 @@ def _check_scores(path: Path, run: Run) -> None:
             raise DataError(path, problem, field=f"matrices.{name}") from None
         if results.averages != "plain":
             continue
-        for key, told, own in (
+        for key, stated, computed in (
             ("average", score.average, matrix.average()),
             ("bwf", score.bwf, matrix.backward_forgetting()),
         ):
-            if not _agree(told, own):
-                problem = f"says {told} but its matrix gives {own}"
+            if not _agree(stated, computed):
+                problem = f"says {stated} but its matrix gives {computed}"
                 raise DataError(path, problem, field=f"scores.{name}.{key}")
 
 
-def _agree(told: float | None, own: float) -> bool:
-    if told is None:
-        return math.isnan(own)
-    return math.isclose(told, own, rel_tol=0, abs_tol=1e-9)
+def _agree(stated: float | None, computed: float) -> bool:
+    if stated is None:
+        return math.isnan(computed)
+    return math.isclose(stated, computed, rel_tol=0, abs_tol=1e-9)

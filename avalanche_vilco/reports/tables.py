@@ -6,18 +6,18 @@ training samples, or equally many bytes; its title says how many.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from avalanche_vilco.evaluation.seeds import SeedSummary
+from avalanche_vilco.benchmarks.spec import benchmark_names, find_benchmark
+from avalanche_vilco.core.tables import Form, csv_text, escaped, percent, table
+from avalanche_vilco.evaluation.seeds import Interval, SeedSummary
 from avalanche_vilco.reports.methods import (
     EQUAL_BYTES,
-    Interval,
     Method,
     Number,
     Setting,
@@ -30,19 +30,12 @@ from avalanche_vilco.reports.results import comparability
 
 Equal = Literal["capacity", "bytes", "both"]
 
-MEBIBYTE = 2**20
 NUMBERS: Mapping[Number, str] = {"average": "P_T", "bwf": "BwF_T", "chance": "chance"}
+DIFFERENCES: tuple[Number, ...] = ("average", "bwf")
 _IN_TITLES = {
     *("benchmark", "data", "protocol", "protocol_version"),
     *("epochs", "batch_size", "learning_rate", "weight_decay"),
 }
-CHANCE: Mapping[str, str] = {
-    "vilco_mq": "on shuffled features",
-    "vilco_nlq": "on shuffled features",
-    "vilco_vq": "when each query shows the crop of another",
-}
-"""What the chance level is of, by benchmark: see its dataset's ``scrambled``."""
-MEMORY_COLUMNS = ("samples", "clips", "hours", "of train", "exemplars", "auxiliary")
 
 
 @dataclass(frozen=True)
@@ -61,7 +54,7 @@ class Section:
     title: str
     before: Sequence[str] = ()
     tables: Sequence[Table] = ()
-    after: Sequence[str] = field(default=())
+    after: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -105,29 +98,37 @@ def sections(settings: Iterable[Setting], view: View | None = None) -> list[Sect
     """
     settings, view = list(settings), view or View()
     view.check(settings)
-    return [_section(setting, view.of(setting)) for setting in settings]
+    return [
+        Section(
+            title=setting_title(setting),
+            before=_reading_lines(setting, view),
+            tables=list(_tables(setting, view.of(setting))),
+            after=note_lines(setting),
+        )
+        for setting in settings
+    ]
 
 
-def _section(setting: Setting, view: View) -> Section:
-    tables = []
+def _tables(setting: Setting, view: View) -> Iterator[Table]:
     if view.equal != "bytes":
-        tables += _capacity_tables(setting, view)
+        for capacity, methods in setting.by_capacity().items():
+            yield _scores(f"May keep {capacity.text}", methods, view)
     if view.equal != "capacity":
-        tables += _bytes_tables(setting, view)
+        for methods in setting.by_bytes():
+            # Others stand side by side in the tables by capacity.
+            if len({method.capacity for method in methods}) > 1:
+                ends = (mebibytes(methods[i].bytes_kept) for i in (0, -1))
+                within = f"Keep equal bytes (within {100 * (EQUAL_BYTES - 1):.0f} %)"
+                yield _scores(f"{within}: {' to '.join(ends)}", methods, view)
     base = setting.find(view.against)
     if base is not None:
-        tables.append(_differences(setting, view, base))
-    return Section(
-        title=setting_title(setting),
-        before=_reading_lines(setting, view),
-        tables=tables,
-        after=note_lines(setting),
-    )
+        yield _differences(setting, view, base)
 
 
 def setting_title(setting: Setting) -> str:
-    """Data, protocol and hyperparameters in a line, with all that tells this setting
-    from the others of the report.
+    """Data, protocol and hyperparameters in a line.
+
+    It ends with all that tells this setting from the others of the report.
     """
     facts = setting.facts
     title = (
@@ -150,11 +151,15 @@ def _short(text: str, length: int = 40) -> str:
 
 def _reading_lines(setting: Setting, view: View) -> list[str]:
     kind = {"t": "t-interval", "bootstrap": "percentile-bootstrap interval"}
+    name = setting.facts["benchmark"]
+    # A report may be read where the package of a run's benchmark is not installed.
+    is_known = name in benchmark_names()
+    chance = find_benchmark(name).chance if is_known else "on scrambled samples"
     lines = [
         "In percent: mean ± standard deviation over seeds [95 % "
         f"{kind[view.interval]} of the mean]. P_T: average over the experiences after "
         "the last one. BwF_T: backward forgetting, positive is forgetting. chance: "
-        f"the same model {_chance(setting)}.",
+        f"the same model {chance}.",
         *comparability(setting.runs[0].info).splitlines(),
     ]
     if setting.facts["averages"] != "plain":
@@ -162,88 +167,53 @@ def _reading_lines(setting: Setting, view: View) -> list[str]:
     return lines
 
 
-def _chance(setting: Setting) -> str:
-    """What the model is shown instead of what says the answer."""
-    return CHANCE.get(setting.facts["benchmark"], "on scrambled samples")
-
-
 def note_lines(setting: Setting) -> list[str]:
     """What could make the methods of a setting incomparable, one line each.
 
     :param setting: its methods are shown.
     """
-    starts = unequal_starts(setting)
-    if not starts:
-        starts = ["initial weights: equal for all methods of a seed and model"]
+    equal = ["initial weights: equal for all methods of a seed and model"]
     return [
-        *starts,
+        *(unequal_starts(setting) or equal),
         *unequal_seeds(setting),
         *unequal_versions(setting),
         *(line for method in setting.methods for line in _method_notes(method)),
     ]
 
 
-def _method_notes(method: Method) -> list[str]:
-    lines = []
+def _method_notes(method: Method) -> Iterator[str]:
     results = [run.results for run in method.runs]
     deviations = sorted({name for result in results for name in result.deviations})
-    passes = {r.train_epochs for r in results} - {None, results[0].config.epochs}
+    epochs = {r.train_epochs for r in results} - {results[0].config.epochs}
     if any(result.benchmark.uses_ground_truth_at_test for result in results):
-        lines.append(f"{method.label}: uses ground truth at test: yes")
+        yield f"{method.label}: uses ground truth at test: yes"
     if deviations:
-        lines.append(f"{method.label}: reference deviations {', '.join(deviations)}")
-    if passes:
-        told = ", ".join(map(str, sorted(p for p in passes if p is not None)))
-        lines.append(f"{method.label}: trains for {told} epochs")
+        yield f"{method.label}: reference deviations {', '.join(deviations)}"
+    if epochs:
+        yield f"{method.label}: trains for {', '.join(map(str, sorted(epochs)))} epochs"
     if method.exceeds_capacity:
         kept = max(result.memory.samples for result in results)
-        size = method.capacity.words
-        lines.append(f"{method.label}: keeps {kept} samples, more than its {size}")
-    return lines
+        size = method.capacity.text
+        yield f"{method.label}: keeps {kept} samples, more than its {size}"
 
 
-def _capacity_tables(setting: Setting, view: View) -> list[Table]:
-    groups = setting.by_capacity()
-    return [
-        Table(
-            f"May keep {capacity.words}",
-            _header(view),
-            [_cells(method, view) for method in methods],
-        )
-        for capacity, methods in groups.items()
+def _scores(title: str, methods: Iterable[Method], view: View) -> Table:
+    columns = [(metric, number) for metric in view.metrics for number in NUMBERS]
+    memory = ("samples", "clips", "hours", "of train", "exemplars", "auxiliary")
+    rows = [
+        [
+            method.label,
+            str(len(method.runs)),
+            *(
+                score_cell(over_seeds(method.values(m, n), view.interval), n)
+                for m, n in columns
+            ),
+            *_memory_cells(method),
+        ]
+        for method in methods
     ]
-
-
-def _bytes_tables(setting: Setting, view: View) -> list[Table]:
-    """Groups that the tables by capacity do not show side by side."""
-    groups = [
-        group
-        for group in setting.by_bytes()
-        if len({method.capacity for method in group}) > 1
-    ]
-    return [
-        Table(
-            f"Keep equal bytes (within {100 * (EQUAL_BYTES - 1):.0f} %): "
-            f"{_mebibytes(group[0].bytes_kept)} to {_mebibytes(group[-1].bytes_kept)}",
-            _header(view),
-            [_cells(method, view) for method in group],
-        )
-        for group in groups
-    ]
-
-
-def _header(view: View) -> list[str]:
-    scores = [f"{word} {m}" for m in view.metrics for word in NUMBERS.values()]
-    return ["method", "seeds", *scores, *MEMORY_COLUMNS]
-
-
-def _cells(method: Method, view: View) -> list[str]:
-    scores = [
-        told(over_seeds(method.values(metric, number), view.interval), number)
-        for metric in view.metrics
-        for number in NUMBERS
-    ]
-    return [method.label, str(len(method.runs)), *scores, *_memory_cells(method)]
+    names = [f"{NUMBERS[number]} {metric}" for metric, number in columns]
+    return Table(title, ["method", "seeds", *names, *memory], rows)
 
 
 def _memory_cells(method: Method) -> list[str]:
@@ -251,19 +221,24 @@ def _memory_cells(method: Method) -> list[str]:
         f"{method.memory('samples'):.0f}",
         f"{method.memory('clips'):.0f}",
         f"{method.memory('hours'):.1f} h",
-        f"{100 * method.memory('share_of_training_samples'):.0f} %",
-        _mebibytes(method.memory("exemplar_bytes")),
-        _mebibytes(method.memory("auxiliary_bytes")),
+        f"{percent(method.memory('share_of_training_samples'), 0)} %",
+        mebibytes(method.memory("exemplar_bytes")),
+        mebibytes(method.memory("auxiliary_bytes")),
     ]
 
 
-def _mebibytes(count: float) -> str:
-    return f"{count / MEBIBYTE:.2f} MiB" if count else "0"
+def mebibytes(count: float) -> str:
+    """``1.50 MiB``, ``0`` for none.
+
+    :param count: of bytes.
+    """
+    return f"{count / 2**20:.2f} MiB" if count else "0"
 
 
-def told(found: SeedSummary | None, number: Number = "average") -> str:
-    """``20.3 ± 3.6 [11.4, 29.2]``; the mean alone for one run and for chance, ``-``
-    where there is no number.
+def score_cell(found: SeedSummary | None, number: Number = "average") -> str:
+    """``20.3 ± 3.6 [11.4, 29.2]``, ``-`` where there is no number.
+
+    The mean alone for one run and for chance.
 
     :param found: in percent.
     :param number: what it is.
@@ -275,28 +250,26 @@ def told(found: SeedSummary | None, number: Number = "average") -> str:
     return f"{found.mean:.1f} ± {found.std:.1f} [{found.low:.1f}, {found.high:.1f}]"
 
 
-# Against one method, seed by seed
-
-
 def _differences(setting: Setting, view: View, base: Method) -> Table:
-    scores = [f"{NUMBERS[n]} {m}" for m in view.metrics for n in ("average", "bwf")]  # type: ignore[index]
-    others = [method for method in setting.methods if method is not base]
-    return Table(
-        f"Minus {base.label} ({base.capacity.words}), seed by seed",
-        ["method", "may keep", "seeds", *scores],
-        [_difference_cells(method, base, view) for method in others],
-    )
-
-
-def _difference_cells(method: Method, base: Method, view: View) -> list[str]:
-    seeds = [seed for seed in method.seeds if seed in base.seeds]
-    numbers: tuple[Number, ...] = ("average", "bwf")
-    scores = [
-        told(difference(method, base, metric, number, view.interval))
-        for metric in view.metrics
-        for number in numbers
+    columns = [(metric, number) for metric in view.metrics for number in DIFFERENCES]
+    rows = [
+        [
+            method.label,
+            method.capacity.text,
+            str(len(set(method.seeds) & set(base.seeds))),
+            *(
+                score_cell(difference(method, base, m, n, view.interval))
+                for m, n in columns
+            ),
+        ]
+        for method in setting.methods
+        if method is not base
     ]
-    return [method.label, method.capacity.words, str(len(seeds)), *scores]
+    return Table(
+        f"Minus {base.label} ({base.capacity.text}), seed by seed",
+        ["method", "may keep", "seeds", *(f"{NUMBERS[n]} {m}" for m, n in columns)],
+        rows,
+    )
 
 
 def difference(
@@ -314,100 +287,68 @@ def difference(
     :param metric: of both.
     :return: None without a common seed, or where a number is not defined.
     """
-    own = dict(zip(method.seeds, method.values(metric, number), strict=True))
-    theirs = dict(zip(base.seeds, base.values(metric, number), strict=True))
-    pairs = [(own[seed], theirs[seed]) for seed in own if seed in theirs]
+    values = dict(zip(method.seeds, method.values(metric, number), strict=True))
+    bases = dict(zip(base.seeds, base.values(metric, number), strict=True))
+    pairs = [(values[seed], bases[seed]) for seed in values if seed in bases]
     gains = [None if a is None or b is None else a - b for a, b in pairs]
     return over_seeds(gains, interval)
 
 
-# Renderings
+# --- Documents ------------------------------------------------------------------------
 
 
-def render(
-    found: Sequence[Section], form: Literal["text", "markdown", "latex"] = "text"
-) -> str:
+@dataclass(frozen=True)
+class _Layout:
+    """How a form writes the parts of a section."""
+
+    title: str = "{}"
+    before: str = "{}"
+    table: str = "{title}\n{cells}"
+    after: str = "{}"
+
+
+_LATEX_TABLE = r"""\begin{{table}}
+\caption{{{title}}}
+{cells}
+\end{{table}}"""
+_LAYOUTS: Mapping[Form, _Layout] = {
+    "text": _Layout(),
+    "markdown": _Layout("## {}\n", "{}  ", "### {title}\n\n{cells}", "- {}"),
+    "latex": _Layout("% {}", "% {}", _LATEX_TABLE, "% {}"),
+}
+
+
+def render(found: Sequence[Section], form: Form = "text") -> str:
     """Sections as a document.
 
     :param found: sections.
     :param form: of the document.
     """
-    lines = [line for section in found for line in _FORMS[form](section)]
+    lines = (line for section in found for line in _lines(section, form))
     return "\n".join(lines).strip("\n")
 
 
-def _printable(text: str) -> str:
-    """Names come from files, and may hold what a terminal would obey."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def _as_text(section: Section) -> Iterable[str]:
-    yield from ("", _printable(section.title), *map(_printable, section.before))
-    for table in section.tables:
-        cells = [[_printable(c) for c in row] for row in (table.header, *table.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        yield from ("", _printable(table.title))
-        for row in cells:
-            padded = (c.ljust(w) for c, w in zip(row, widths, strict=True))
-            yield "  " + "  ".join(padded).rstrip()
-    yield from ("", *map(_printable, section.after))
-
-
-def _as_markdown(section: Section) -> Iterable[str]:
-    yield from ("", f"## {_markdown(section.title)}", "")
+def _lines(section: Section, form: Form) -> Iterator[str]:
+    layout = _LAYOUTS[form]
+    # A comment of LaTeX is obeyed by nothing.
+    line_form: Form = "text" if form == "latex" else form
+    yield from ("", layout.title.format(escaped(section.title, line_form)))
     for line in section.before:
-        yield f"{_markdown(line)}  "
-    for table in section.tables:
-        yield from ("", f"### {_markdown(table.title)}", "")
-        for row in (table.header, ["---"] * len(table.header), *table.rows):
-            yield f"| {' | '.join(map(_markdown, row))} |"
+        yield layout.before.format(escaped(line, line_form))
+    for one in section.tables:
+        cells = table(one.header, one.rows, form)
+        if form == "text":
+            cells = textwrap.indent(cells, "  ")
+        yield from (
+            "",
+            layout.table.format(title=escaped(one.title, form), cells=cells),
+        )
     yield ""
     for line in section.after:
-        yield f"- {_markdown(line)}"
+        yield layout.after.format(escaped(line, line_form))
 
 
-def _markdown(text: str) -> str:
-    return _printable(text).replace("|", "\\|")
-
-
-def _as_latex(section: Section) -> Iterable[str]:
-    yield from ("", f"% {_printable(section.title)}")
-    for line in (*section.before, *section.after):
-        yield f"% {_printable(line)}"
-    for table in section.tables:
-        yield from ("\\begin{table}", f"\\caption{{{_latex(table.title)}}}")
-        yield f"\\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}"
-        yield "\\toprule"
-        yield " & ".join(map(_latex, table.header)) + " \\\\"
-        yield "\\midrule"
-        for row in table.rows:
-            yield " & ".join(map(_latex, row)) + " \\\\"
-        yield from ("\\bottomrule", "\\end{tabular}", "\\end{table}")
-
-
-_LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "±": r"$\pm$",
-        **{c: f"\\{c}" for c in "&%$#_{}"},
-    }
-)
-
-
-def _latex(text: str) -> str:
-    return _printable(text).translate(_LATEX)
-
-
-_FORMS: Mapping[str, Callable[[Section], Iterable[str]]] = {
-    "text": _as_text,
-    "markdown": _as_markdown,
-    "latex": _as_latex,
-}
-
-
-# For programs
+# --- For programs ---------------------------------------------------------------------
 
 
 def to_dicts(settings: Iterable[Setting], view: View | None = None) -> list[dict]:
@@ -443,7 +384,7 @@ def _method_dict(method: Method, view: View) -> dict[str, Any]:
         "model": first.config.model,
         "seeds": list(method.seeds),
         "folders": [str(run.folder) for run in method.runs],
-        "capacity": method.capacity.words,
+        "capacity": method.capacity.text,
         "memory": {
             name: method.memory(name) for name in first.memory.__struct_fields__
         },
@@ -474,36 +415,30 @@ def to_csv(settings: Iterable[Setting], view: View | None = None) -> str:
     :param settings: from :func:`~avalanche_vilco.reports.methods.gather`.
     :param view: kind of interval and metrics.
     """
-    lines: list[dict[str, Any]] = []
-    for number, setting in enumerate(to_dicts(settings, view)):
-        for method in setting["methods"]:
-            lines += _csv_lines(number, setting["setting"], method)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(lines[0]) if lines else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
+    return csv_text(
+        [
+            line
+            for number, setting in enumerate(to_dicts(settings, view))
+            for method in setting["methods"]
+            for line in _csv_lines(number, setting["setting"], method)
+        ]
+    )
 
 
 def _csv_lines(
     number: int, facts: Mapping[str, str], method: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    common = {
-        "setting": number,
-        **{name: facts[name] for name in ("benchmark", "data", "protocol", "epochs")},
-        "capacity": method["capacity"],
-        "method": method["method"],
-        "strategy": method["strategy"],
-        "options": json.dumps(method["options"], sort_keys=True),
-        "model": method["model"],
-        "seeds": " ".join(map(str, method["seeds"])),
-    }
-    rest = {
-        **method["memory"],
-        "uses_ground_truth_at_test": method["uses_ground_truth_at_test"],
-        "deviations": " ".join(method["deviations"]),
-    }
-    return [
-        {**common, "metric": metric, **scores, **rest}
-        for metric, scores in method["scores"].items()
-    ]
+) -> Iterator[dict[str, Any]]:
+    for metric, scores in method["scores"].items():
+        yield {
+            "setting": number,
+            **{key: facts[key] for key in ("benchmark", "data", "protocol", "epochs")},
+            **{key: method[key] for key in ("capacity", "method", "strategy")},
+            "options": json.dumps(method["options"], sort_keys=True),
+            "model": method["model"],
+            "seeds": " ".join(map(str, method["seeds"])),
+            "metric": metric,
+            **scores,
+            **method["memory"],
+            "uses_ground_truth_at_test": method["uses_ground_truth_at_test"],
+            "deviations": " ".join(method["deviations"]),
+        }

@@ -128,7 +128,7 @@ def test_capacity_is_what_a_method_may_keep(made: Callable) -> None:
     runs.append(made("replay", config={"strategy_options": slots}))
     runs.append(made("naive", config={"strategy": "agem"}, memory={"samples": 3}))
     (setting,), _ = gather(runs)
-    groups = {c.words: [m.label for m in ms] for c, ms in setting.by_capacity().items()}
+    groups = {c.text: [m.label for m in ms] for c, ms in setting.by_capacity().items()}
     assert list(groups.items()) == [
         ("no training samples", ["naive"]),
         ("3 training samples", ['replay (mem_size=3, unit="samples")', "agem"]),

@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from avalanche_vilco.core.errors import DataError
-from avalanche_vilco.reports.runs import (
-    experiences_done,
-    read_run,
-    run_folders,
-    run_of,
-)
+from avalanche_vilco.reports.runs import experiences_done, read_run, run_folders
 
 MAIN = "Recall@1x_tIoU0.5"
 
@@ -122,10 +117,3 @@ def test_unfinished_run_says_how_far_it_is(outputs: Path, tmp_path: Path) -> Non
     (tmp_path / "progress.json").write_text('{"seconds": 3}')
     with pytest.raises(DataError, match=r"progress\.json"):
         experiences_done(tmp_path)
-
-
-def test_files_of_before_deviations_are_read(raw: Callable) -> None:
-    content = raw()
-    for name in ("deviations", "averages", "selection", "train_epochs"):
-        del content[name]
-    assert run_of(content, "run").results.deviations == {}

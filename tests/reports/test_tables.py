@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from avalanche_vilco.experiments.settings import BENCHMARKS
 from avalanche_vilco.reports.methods import Setting, gather
 from avalanche_vilco.reports.runs import read_run, run_folders
 from avalanche_vilco.reports.tables import (
-    CHANCE,
     View,
     difference,
     render,
@@ -73,10 +71,6 @@ def test_chance_is_said_to_be_what_the_benchmark_scrambles(
     (found,), _ = gather([made(config={"benchmark": benchmark})])
     (section,) = sections([found])
     assert words in section.before[0]
-
-
-def test_every_benchmark_says_what_its_chance_is() -> None:
-    assert set(CHANCE) == set(BENCHMARKS)
 
 
 def test_equal_bytes_are_shown_across_capacities(made: Callable) -> None:
