@@ -409,7 +409,7 @@ def _vq_file(options: Mapping[str, Any], subset: str) -> Path:
 
 
 def _unlabelled_visual(options: Mapping[str, Any]) -> VisualDataset:
-    names = ["dataset_root", "videos", "backend", "side", "crop_size", "window"]
+    names = ["dataset_root", "videos", "backend", "image_size", "crop_size", "n_frames"]
     names.append("missing")
     shared = {name: options[name] for name in names if name in options}
     if options.get("annotations") is not None:

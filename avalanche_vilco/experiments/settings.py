@@ -146,12 +146,12 @@ def track_loss(deviations: ReferenceDeviations) -> nn.Module:
     return VisualQueryLoss()
 
 
-def picture_side(benchmark: QueryIncrementalScenario) -> dict[str, int]:
-    """Side of the square pictures.
+def picture_size(benchmark: QueryIncrementalScenario) -> dict[str, int]:
+    """Size of the square pictures.
 
     :param benchmark: of visual queries.
     """
-    return {"side": benchmark.info["side"]}
+    return {"image_size": benchmark.info["image_size"]}
 
 
 def is_small_and_fixed(benchmark: QueryIncrementalScenario) -> bool:
@@ -209,7 +209,7 @@ BENCHMARKS: Mapping[str, BenchmarkSettings] = {
         future="value",
         main_metric=MAIN_TRACK_METRIC,
         loss=track_loss,
-        model_arguments=picture_side,
+        model_arguments=picture_size,
         n_regression=TRACK_REGRESSION_CHANNELS,
         caches_backbone=is_small_and_fixed,
         strategy_options={

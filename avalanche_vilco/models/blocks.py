@@ -83,19 +83,19 @@ class ConvSelfAttention(nn.Module):
     :param dim: width D.
     :param n_heads: heads; must divide dim.
     :param stride: 1 or 2.
-    :param window: odd number of output steps that each attends to, around its own;
+    :param span: odd number of output steps that each attends to, around its own;
         None: all of the clip's.
-    :raises ValueError: the window is even or below 1.
+    :raises ValueError: the span is even or below 1.
     """
 
     def __init__(
-        self, dim: int, n_heads: int, *, stride: int = 1, window: int | None = None
+        self, dim: int, n_heads: int, *, stride: int = 1, span: int | None = None
     ) -> None:
         super().__init__()
-        if window is not None and (window < 1 or window % 2 == 0):
-            raise ValueError(f"expected an odd window of at least 1 but got {window}")
+        if span is not None and (span < 1 or span % 2 == 0):
+            raise ValueError(f"expected an odd span of at least 1 but got {span}")
         self.n_heads = n_heads
-        self.window = window
+        self.span = span
         self.conv = MaskedConv1d(dim, dim, stride=stride, groups=dim, bias=False)
         self.norm = nn.LayerNorm(dim)
         self.query_key_value = nn.Linear(dim, 3 * dim)
@@ -111,9 +111,9 @@ class ConvSelfAttention(nn.Module):
         """
         local = self.norm(self.conv(x, valid))
         parts = self.query_key_value(local).chunk(3, -1)
-        if self.window is None or self.window >= 2 * x.shape[1] - 1:
+        if self.span is None or self.span >= 2 * x.shape[1] - 1:
             return self.out(_attend(parts, valid_out, self.n_heads))
-        radius = self.window // 2
+        radius = self.span // 2
         return self.out(_attend_nearby(parts, valid_out, self.n_heads, radius))
 
 
@@ -150,7 +150,7 @@ class CrossModalBlock(nn.Module):
     :param n_heads: heads.
     :param stride: 2 halves the sequence.
     :param dropout: of the feed-forward part.
-    :param window: as in :class:`ConvSelfAttention`.
+    :param span: as in :class:`ConvSelfAttention`.
     """
 
     def __init__(
@@ -160,12 +160,12 @@ class CrossModalBlock(nn.Module):
         *,
         stride: int = 1,
         dropout: float = 0.0,
-        window: int | None = None,
+        span: int | None = None,
     ) -> None:
         super().__init__()
         self.stride = stride
         self.attention_norm = nn.LayerNorm(dim)
-        self.attention = ConvSelfAttention(dim, n_heads, stride=stride, window=window)
+        self.attention = ConvSelfAttention(dim, n_heads, stride=stride, span=span)
         self.cross_norm = nn.LayerNorm(dim)
         self.cross_attention = CrossAttention(dim, n_heads)
         self.feed_norm = nn.LayerNorm(dim)

@@ -57,7 +57,7 @@ def localizer_parts(
             n_stem_blocks=sizes.n_stem_blocks,
             n_levels=sizes.n_levels,
             dropout=sizes.dropout,
-            window=sizes.span,
+            span=sizes.span,
         ),
         "heads": MomentHeads(
             dim=sizes.dim, n_convs=sizes.n_head_convs, n_levels=sizes.n_levels

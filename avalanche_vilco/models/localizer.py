@@ -119,7 +119,7 @@ class FeaturePyramid(nn.Module):
     :param n_stem_blocks: blocks at full length.
     :param n_levels: levels, the first at full length.
     :param dropout: of the feed-forward parts.
-    :param window: odd number of steps around its own that a step attends to, at
+    :param span: odd number of steps around its own that a step attends to, at
         every level; None: all steps of the clip.
     """
 
@@ -131,13 +131,13 @@ class FeaturePyramid(nn.Module):
         n_stem_blocks: int,
         n_levels: int,
         dropout: float,
-        window: int | None = None,
+        span: int | None = None,
     ) -> None:
         super().__init__()
         self.n_levels = n_levels
         strides = [1] * n_stem_blocks + [2] * (n_levels - 1)
         self.blocks = nn.ModuleList(
-            CrossModalBlock(dim, n_heads, stride=stride, dropout=dropout, window=window)
+            CrossModalBlock(dim, n_heads, stride=stride, dropout=dropout, span=span)
             for stride in strides
         )
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(n_levels))

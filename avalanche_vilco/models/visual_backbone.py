@@ -152,11 +152,11 @@ def _load(vit: nn.Module, file: Path) -> None:
 
 
 def random_vit(
-    *, side: int, patch: int, dim: int, depth: int, n_heads: int, seed: int = 0
+    *, image_size: int, patch: int, dim: int, depth: int, n_heads: int, seed: int = 0
 ) -> FrozenViT:
     """A small transformer with drawn weights; torch's own generator is not drawn from.
 
-    :param side: pixels of a picture that positions are meant for.
+    :param image_size: pixels of a picture that positions are meant for.
     :param patch: pixels of a patch.
     :param dim: width.
     :param depth: blocks.
@@ -165,7 +165,7 @@ def random_vit(
     """
     with _own_draws(seed):
         vit = VisionTransformer(
-            img_size=side,
+            img_size=image_size,
             patch_size=patch,
             embed_dim=dim,
             depth=depth,

@@ -198,11 +198,11 @@ class NearbyFrames(nn.Module):
 
 
 class SpaceTimeEncoder(nn.Module):
-    """Halves pictures to ``side`` places, then looks at neighbouring frames.
+    """Halves pictures to ``grid_size`` places, then looks at neighbouring frames.
 
     :param dim: width D.
     :param n_halvings: convolutions of stride 2.
-    :param side: rows, and columns, of the pictures then.
+    :param grid_size: rows, and columns, of the pictures then.
     :param n_blocks: transformer blocks.
     :param n_heads: heads.
     :param radius: frames that a block sees before and after.
@@ -214,18 +214,18 @@ class SpaceTimeEncoder(nn.Module):
         *,
         dim: int,
         n_halvings: int,
-        side: int,
+        grid_size: int,
         n_blocks: int,
         n_heads: int,
         radius: int,
         dropout: float,
     ) -> None:
         super().__init__()
-        self.side = side
+        self.grid_size = grid_size
         self.halvings = nn.Sequential(
             *(ConvNormReLU2d(dim, dim, stride=2) for _ in range(n_halvings))
         )
-        self.place = nn.Parameter(torch.zeros(side * side, dim))
+        self.place = nn.Parameter(torch.zeros(grid_size * grid_size, dim))
         self.blocks = nn.ModuleList(
             NearbyFrames(dim=dim, n_heads=n_heads, radius=radius, dropout=dropout)
             for _ in range(n_blocks)
@@ -233,15 +233,16 @@ class SpaceTimeEncoder(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, x: Tensor, valid: Tensor) -> Tensor:
-        """(B, T, D, h, w), (B, T) -> (B, T, side * side, D).
+        """(B, T, D, h, w), (B, T) -> (B, T, grid_size * grid_size, D).
 
-        :raises ValueError: the pictures do not come to ``side`` rows and columns.
+        :raises ValueError: the pictures do not come to ``grid_size`` rows and columns.
         """
         small = self.halvings(x.flatten(0, 1))
-        if small.shape[-2:] != (self.side, self.side):
+        if small.shape[-2:] != (self.grid_size, self.grid_size):
             raise ValueError(
-                f"expected pictures that come to {self.side} x {self.side} places but "
-                f"got {tuple(small.shape[-2:])}: build benchmark and model for one side"
+                f"expected pictures that come to {self.grid_size} x {self.grid_size} "
+                f"places but got {tuple(small.shape[-2:])}: build benchmark and model "
+                "for one size"
             )
         x = small.flatten(2).transpose(1, 2).unflatten(0, valid.shape) + self.place
         for block in self.blocks:
@@ -356,7 +357,9 @@ class VisualQueryLocalizer(DynamicModule):
         """
         codes = self._encode(batch)
         pictures = codes.flatten(0, 1).transpose(1, 2)
-        pictures = pictures.unflatten(2, (self.encoder.side, self.encoder.side))
+        pictures = pictures.unflatten(
+            2, (self.encoder.grid_size, self.encoder.grid_size)
+        )
         logits, deltas = self.heads(pictures)
         packed = torch.cat([logits[..., None], bounded_deltas(deltas)], dim=-1)
         packed = packed * batch.valid.flatten()[:, None, None].to(packed.dtype)

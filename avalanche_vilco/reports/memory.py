@@ -96,7 +96,7 @@ def _feature_numbers(train: MomentDataset, kept: Sequence[int]) -> int:
 def _picture_bytes(train: VisualDataset, kept: Sequence[int], n_frames: int) -> int:
     """Bytes of a window's frames and of the crop, for each sample."""
     if train.embeddings is None:
-        pictures = 3 * train.side**2 * len(kept)
+        pictures = 3 * train.image_size**2 * len(kept)
     else:
         crops = (train.embeddings.crop(train.samples[i].query.query_id) for i in kept)
         pictures = sum(crop.numel() * crop.element_size() for crop in crops)

@@ -50,7 +50,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def benchmark(root: Path) -> Any:
-    return vilco_vq(root, side=32, n_experiences=2, protocol="shared_clips")
+    return vilco_vq(root, image_size=32, n_experiences=2, protocol="shared_clips")
 
 
 def strategy(plugins: Any) -> Any:
@@ -92,10 +92,10 @@ def test_file_of_the_test_stream_scores_as_its_metric(
 
 @pytest.mark.filterwarnings("ignore:No loggers specified")
 def test_queries_without_tracks_are_answered(root: Path, benchmark: Any) -> None:
-    options = {"dataset_root": root, "side": 32, "n_experiences": 2, "seed": 1}
+    options = {"dataset_root": root, "image_size": 32, "n_experiences": 2, "seed": 1}
     form = predict._FORMS["vilco_vq"]
     data = form.unlabelled(options)
-    assert len(data) == len(unlabelled_vq(root, side=32)) > len(data.queries)
+    assert len(data) == len(unlabelled_vq(root, image_size=32)) > len(data.queries)
     stream = predict._one_experience(data, benchmark)
     answers = predict._answers(strategy(()), stream, form.keeper(len(data)))
     document = form.document(data, answers, benchmark, options, "test")

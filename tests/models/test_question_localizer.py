@@ -90,11 +90,11 @@ def test_experience_adds_no_channel(model):
 
 
 @pytest.mark.parametrize("n_steps", [1, 7, 31, 32, 33, 100])
-@pytest.mark.parametrize("window", [1, 9, 41])
+@pytest.mark.parametrize("span", [1, 9, 41])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_window_attention_is_attention_with_far_steps_hidden(n_steps, window, stride):
+def test_a_span_is_attention_with_far_steps_hidden(n_steps, span, stride):
     torch.manual_seed(0)
-    near = ConvSelfAttention(8, 2, stride=stride, window=window)
+    near = ConvSelfAttention(8, 2, stride=stride, span=span)
     n_steps += n_steps % stride
     x = torch.randn(2, n_steps, 8)
     valid = torch.arange(n_steps) < torch.tensor([[n_steps], [max(1, n_steps // 2)]])
@@ -103,7 +103,7 @@ def test_window_attention_is_attention_with_far_steps_hidden(n_steps, window, st
         3, -1
     )
     steps = torch.arange(out.shape[1])
-    seen = ((steps[:, None] - steps).abs() <= window // 2) & out[:, None]
+    seen = ((steps[:, None] - steps).abs() <= span // 2) & out[:, None]
     heads = [
         part.unflatten(-1, (2, -1)).transpose(1, 2) for part in (query, key, value)
     ]
@@ -113,9 +113,9 @@ def test_window_attention_is_attention_with_far_steps_hidden(n_steps, window, st
     torch.testing.assert_close(near(x, valid, out)[out], expected[out])
 
 
-def test_even_window_is_refused():
-    with pytest.raises(ValueError, match="odd window of at least 1 but got 8"):
-        ConvSelfAttention(8, 2, window=8)
+def test_an_even_span_is_refused():
+    with pytest.raises(ValueError, match="odd span of at least 1 but got 8"):
+        ConvSelfAttention(8, 2, span=8)
 
 
 def test_public_size_is_what_it_says():

@@ -20,7 +20,7 @@ STAND_IN = "test_vit.r160_in1k"
 
 
 def tiny(**changes: Any) -> FrozenViT:
-    options = {"side": 32, "patch": 8, "dim": 16, "depth": 1, "n_heads": 2}
+    options = {"image_size": 32, "patch": 8, "dim": 16, "depth": 1, "n_heads": 2}
     return random_vit(**{**options, **changes})
 
 

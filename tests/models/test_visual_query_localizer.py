@@ -65,7 +65,7 @@ def targets_of(batch: VisualQueryBatch) -> TrackWindowTargets:
 def tiny(*, prompts: bool = False, moved: bool = True) -> VisualQueryLocalizer:
     """Every parameter moved off its initial value, unless said otherwise."""
     torch.manual_seed(0)
-    model = vilco_vq_tiny(side=SIDE)
+    model = vilco_vq_tiny(image_size=SIDE)
     if prompts:
         install_prompts(model, torch.randn(9, model.text_dim), top_n=2, mode="prepend")
     if moved:
@@ -348,7 +348,7 @@ def test_experience_adds_no_channel(model):
 
 
 def test_pictures_of_another_size_than_the_models_are_an_error():
-    with pytest.raises(ValueError, match=r"4 x 4 places but got \(8, 8\).*one side"):
+    with pytest.raises(ValueError, match=r"4 x 4 places but got \(8, 8\).*one size"):
         tiny()(window([2], side=2 * SIDE, n_frames=2))
 
 

@@ -137,7 +137,7 @@ def _fingerprint(
         digest.update(f"{name} {weights.dtype} {tuple(weights.shape)}".encode())
         numbers = weights.detach().cpu().contiguous().view(-1)
         digest.update(memoryview(numbers.view(torch.uint8).numpy()))
-    digest.update(f"sides {pictures.side} {pictures.crop_size}".encode())
+    digest.update(f"sides {pictures.image_size} {pictures.crop_size}".encode())
     for clip_id, plan in sorted(plans.items()):
         crops = [[i, q.crop.frame, *q.crop.box] for i, q in sorted(plan.shown.items())]
         facts = [clip_id, plan.clip.fps, sorted(plan.frames), crops]
@@ -240,10 +240,12 @@ class _Encoder:
 
     def shapes(self) -> _Shapes:
         """(C, h, w) of the embedding of a frame, and of a crop."""
-        return self._shape(self.pictures.side), self._shape(self.pictures.crop_size)
+        return self._shape(self.pictures.image_size), self._shape(
+            self.pictures.crop_size
+        )
 
-    def _shape(self, side: int) -> tuple[int, ...]:
-        return tuple(self._embeddings(torch.zeros(1, 3, side, side).byte()).shape[1:])
+    def _shape(self, size: int) -> tuple[int, ...]:
+        return tuple(self._embeddings(torch.zeros(1, 3, size, size).byte()).shape[1:])
 
     def encode(self, plan: _ClipPlan) -> ClipEmbeddings:
         """Embeddings of a clip; those of frames are computed as they are written."""
@@ -261,7 +263,7 @@ class _Encoder:
     def _frames(self, clip: VisualClip, frames: Sequence[int]) -> Iterator[Tensor]:
         for start in range(0, len(frames), self.batch_frames):
             part = self.pictures.frames(clip, frames[start : start + self.batch_frames])
-            yield self._embeddings(squared(part, self.pictures.side))
+            yield self._embeddings(squared(part, self.pictures.image_size))
 
     @torch.no_grad()
     def _embeddings(self, pixels: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ def image_size(scenario: Any) -> Mapping[str, int]:
 
     :param scenario: that a model is built for.
     """
-    return {"side": scenario.info["side"]}
+    return {"image_size": scenario.info["image_size"]}
 
 
 def is_small_and_fixed(scenario: Any) -> bool:

@@ -87,19 +87,19 @@ def clip_frame_count(
     return max(count, int(query.track.frames[-1]) + 1)
 
 
-def evaluation_starts(query_frame: int, window: int = WINDOW_FRAMES) -> range:
+def evaluation_starts(query_frame: int, n_frames: int = WINDOW_FRAMES) -> range:
     """First frames of the windows that cover frames 0 to ``query_frame - 1`` once.
 
     >>> list(evaluation_starts(61, 30))
     [0, 30, 60]
 
     :param query_frame: at least 1.
-    :param window: frames of a window, at least 1.
+    :param n_frames: frames of a window, at least 1.
     """
-    return range(0, query_frame, window)
+    return range(0, query_frame, n_frames)
 
 
-def training_starts(clip: VisualClip, query: VisualQuery, window: int) -> range:
+def training_starts(clip: VisualClip, query: VisualQuery, n_frames: int) -> range:
     """First frames that a training window may have.
 
     The window holds the track or, of a longer track, a part that begins before the
@@ -108,19 +108,19 @@ def training_starts(clip: VisualClip, query: VisualQuery, window: int) -> range:
 
     :param clip: the clip.
     :param query: a query of it, with a track.
-    :param window: frames of a window, at least 1.
+    :param n_frames: frames of a window, at least 1.
     :return: at least one start.
     :raises ValueError: the query has no track.
     """
     if query.track is None:
         raise ValueError(f"query {query.query_id} has no track to train on")
     first, last = int(query.track.frames[0]), int(query.track.frames[-1])
-    if last - first + 1 >= window:
-        stop = min(last + 1 - window, max(query.query_frame - 1, first))
+    if last - first + 1 >= n_frames:
+        stop = min(last + 1 - n_frames, max(query.query_frame - 1, first))
         return range(first, stop + 1)
-    n_frames = clip_frame_count(clip, query, with_track=True)
-    high = max(0, min(first, n_frames - window))
-    return range(min(max(0, last + 2 - window), high), high + 1)
+    clip_length = clip_frame_count(clip, query, with_track=True)
+    high = max(0, min(first, clip_length - n_frames))
+    return range(min(max(0, last + 2 - n_frames), high), high + 1)
 
 
 # --- Geometry -------------------------------------------------------------------------
@@ -156,28 +156,28 @@ def square_boxes(
     return shares
 
 
-def squared(pictures: Tensor, side: int) -> Tensor:
+def squared(pictures: Tensor, size: int) -> Tensor:
     """Pictures in the middle of black squares.
 
-    :param pictures: (N, 3, h, w) uint8, h and w at most ``side``.
-    :param side: pixels.
-    :return: (N, 3, side, side) uint8.
+    :param pictures: (N, 3, h, w) uint8, h and w at most ``size``.
+    :param size: pixels.
+    :return: (N, 3, size, size) uint8.
     """
     height, width = pictures.shape[2:]
-    top, left = (side - height) // 2, (side - width) // 2
-    squares = pictures.new_zeros(len(pictures), 3, side, side)
+    top, left = (size - height) // 2, (size - width) // 2
+    squares = pictures.new_zeros(len(pictures), 3, size, size)
     squares[:, :, top : top + height, left : left + width] = pictures
     return squares
 
 
-def cut_crop(picture: Tensor, crop: VisualCrop, side: int) -> Tensor:
+def cut_crop(picture: Tensor, crop: VisualCrop, size: int) -> Tensor:
     """What a crop shows: its box, enlarged to a square around its centre and clipped
     to the picture, resized.
 
     :param picture: (3, h, w) uint8, the whole frame.
     :param crop: the crop.
-    :param side: pixels of the result.
-    :return: (3, side, side) uint8; not to scale where the square was clipped.
+    :param size: pixels of the result.
+    :return: (3, size, size) uint8; not to scale where the square was clipped.
     """
     height, width = picture.shape[1:]
     x1, y1, x2, y2 = crop.relative_box * np.array([width, height, width, height])
@@ -185,7 +185,7 @@ def cut_crop(picture: Tensor, crop: VisualCrop, side: int) -> Tensor:
     left, right = _pixel_span((x1 + x2) / 2, reach, width)
     top, bottom = _pixel_span((y1 + y2) / 2, reach, height)
     part = picture[None, :, top:bottom, left:right]
-    return interpolate(part, (side, side), mode="bilinear", antialias=True)[0]
+    return interpolate(part, (size, size), mode="bilinear", antialias=True)[0]
 
 
 def _pixel_span(centre: float, reach: float, size: int) -> tuple[int, int]:
@@ -231,25 +231,25 @@ class VisualPictures:
     a small object is not scaled down before it is scaled up.
 
     :param videos: the clips.
-    :param side: pixels S of the square that frames are fitted into.
+    :param image_size: pixels S of the square that frames are fitted into.
     :param crop_size: pixels S' of a crop's square; default S.
     :param kept_bytes: kept in memory by each process; a pickle holds none of it.
-    :raises ValueError: a side is below 1.
+    :raises ValueError: a size is below 1.
     """
 
     def __init__(
         self,
         videos: VideoFolder,
-        side: int,
+        image_size: int,
         *,
         crop_size: int | None = None,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
-        self.videos, self.side = videos, side
-        self.crop_size = side if crop_size is None else crop_size
-        if min(self.side, self.crop_size) < 1:
+        self.videos, self.image_size = videos, image_size
+        self.crop_size = image_size if crop_size is None else crop_size
+        if min(self.image_size, self.crop_size) < 1:
             raise ValueError(
-                f"expected sides >= 1 but got {self.side} and {self.crop_size}"
+                f"expected sizes >= 1 but got {self.image_size} and {self.crop_size}"
             )
         self._kept = _Kept(kept_bytes)
 
@@ -316,7 +316,7 @@ class VisualPictures:
         return has_size and clip.clip_id == crop_clip.clip_id
 
     def _fitted(self, info: VideoInfo) -> tuple[int, int]:
-        return fitted_size(info.height, info.width, self.side)
+        return fitted_size(info.height, info.width, self.image_size)
 
     def _cut(self, query: VisualQuery, info: VideoInfo, picture: Tensor) -> Tensor:
         _check_aspect(query, info)
@@ -341,39 +341,39 @@ def _check_aspect(query: VisualQuery, info: VideoInfo) -> None:
 
 
 @lru_cache(maxsize=8)
-def _augmentations(side: int) -> tuple[Any, Any]:
+def _augmentations(image_size: int) -> tuple[Any, Any]:
     """Changes of colour, and of geometry."""
     from torchvision.transforms import v2
 
     colours = v2.ColorJitter(brightness=0.4, contrast=0.4, saturation=0.3)
     cut = v2.RandomResizedCrop(
-        side, scale=(0.66, 1.0), ratio=(0.8, 1.2), antialias=True
+        image_size, scale=(0.66, 1.0), ratio=(0.8, 1.2), antialias=True
     )
     return colours, v2.Compose([v2.RandomHorizontalFlip(0.5), cut])
 
 
 def augmented(
-    pictures: Tensor, boxes: Tensor, side: int, rng: np.random.Generator
+    pictures: Tensor, boxes: Tensor, image_size: int, rng: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
     """Frames of a window changed all alike: colours, mirroring, a cut-out.
 
     :param pictures: (N, 3, h, w) uint8, fitted but not padded.
     :param boxes: (N, 4) as shares of the padded square; without area: none.
-    :param side: pixels S of the square.
+    :param image_size: pixels S of the square.
     :param rng: what is drawn depends on its state alone.
     :return: (N, 3, S, S) uint8, and boxes; those that have left are without area.
     """
     from torchvision import tv_tensors
 
-    colours, geometry = _augmentations(side)
+    colours, geometry = _augmentations(image_size)
     corners = tv_tensors.BoundingBoxes(
-        boxes * side, format="XYXY", canvas_size=(side, side)
+        boxes * image_size, format="XYXY", canvas_size=(image_size, image_size)
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**63)))
-        squares = tv_tensors.Video(squared(colours(pictures), side))
+        squares = tv_tensors.Video(squared(colours(pictures), image_size))
         squares, corners = geometry(squares, corners)
-    return squares.as_subclass(Tensor), (corners / side).as_subclass(Tensor)
+    return squares.as_subclass(Tensor), (corners / image_size).as_subclass(Tensor)
 
 
 # --- Titles ---------------------------------------------------------------------------
@@ -444,13 +444,13 @@ class VisualDataset(Dataset[Sample]):
     :param samples: samples in stream order.
     :param queries: the queries that the targets number; default those of the samples.
     :param videos: the clips' files.
-    :param side: pixels S of a square picture.
+    :param image_size: pixels S of a square picture.
     :param crop_size: pixels S' of a crop; default S.
-    :param window: frames T of a window.
+    :param n_frames: frames T of a window.
     :param augment: whether training windows are changed at random.
     :param draw_seed: seed of what is drawn for training samples.
     :param narrations: titles that come with the samples; for training alone.
-    :raises ValueError: a side or ``window`` is below 1.
+    :raises ValueError: a size or ``n_frames`` is below 1.
     """
 
     collate_fn = staticmethod(collate_visual)
@@ -463,23 +463,23 @@ class VisualDataset(Dataset[Sample]):
         self,
         samples: Sequence[VisualSample],
         videos: VideoFolder,
-        side: int,
+        image_size: int,
         *,
         crop_size: int | None = None,
         queries: Sequence[VisualQuery] | None = None,
-        window: int = WINDOW_FRAMES,
+        n_frames: int = WINDOW_FRAMES,
         augment: bool = False,
         draw_seed: int = 0,
         narrations: TitleNarrations | None = None,
     ) -> None:
-        if window < 1:
-            raise ValueError(f"expected window >= 1 but got {window}")
+        if n_frames < 1:
+            raise ValueError(f"expected n_frames >= 1 but got {n_frames}")
         self.samples = tuple(samples)
         own = {sample.query.query_id: sample.query for sample in samples}
         self.queries = tuple(own.values() if queries is None else queries)
         """Queries that ``targets.query`` numbers; a subset has those of the whole."""
-        self.pictures = VisualPictures(videos, side, crop_size=crop_size)
-        self.window, self.augment, self.draw_seed = window, augment, draw_seed
+        self.pictures = VisualPictures(videos, image_size, crop_size=crop_size)
+        self.n_frames, self.augment, self.draw_seed = n_frames, augment, draw_seed
         self.narrations = narrations
         self._embeddings: FrameEmbeddings | None = None
         self._clips = {sample.clip.clip_id: sample.clip for sample in samples}
@@ -493,9 +493,9 @@ class VisualDataset(Dataset[Sample]):
         return self.pictures.videos
 
     @property
-    def side(self) -> int:
+    def image_size(self) -> int:
         """Pixels S of a square picture."""
-        return self.pictures.side
+        return self.pictures.image_size
 
     @property
     def embeddings(self) -> FrameEmbeddings | None:
@@ -558,7 +558,7 @@ class VisualDataset(Dataset[Sample]):
         frames: dict[str, set[int]] = {}
         for sample in self.samples:
             starts = self._starts(sample)
-            stop = min(starts[-1] + self.window, _frame_count(sample))
+            stop = min(starts[-1] + self.n_frames, _frame_count(sample))
             own = frames.setdefault(sample.clip.clip_id, set())
             own.update(range(starts[0], stop))
         return {clip_id: sorted(own) for clip_id, own in frames.items()}
@@ -582,7 +582,7 @@ class VisualDataset(Dataset[Sample]):
             inputs["frames"], inputs["crop"] = self._pixels(
                 sample, frames, targets, rng
             )
-        inputs["frames"] = _filled(inputs["frames"], self.window)
+        inputs["frames"] = _filled(inputs["frames"], self.n_frames)
         if self.narrations is not None:
             inputs.update(self._told(self.narrations, sample.query, frames))
         return inputs, targets
@@ -603,12 +603,12 @@ class VisualDataset(Dataset[Sample]):
     def _frames(self, sample: VisualSample, rng: np.random.Generator) -> range:
         starts = self._starts(sample)
         start = starts[int(rng.integers(len(starts)))]
-        return range(start, min(start + self.window, _frame_count(sample)))
+        return range(start, min(start + self.n_frames, _frame_count(sample)))
 
     def _starts(self, sample: VisualSample) -> range:
         """First frames that the sample's window may have."""
         if sample.start is None:
-            return training_starts(sample.clip, sample.query, self.window)
+            return training_starts(sample.clip, sample.query, self.n_frames)
         return range(sample.start, sample.start + 1)
 
     def _pixels(
@@ -627,10 +627,10 @@ class VisualDataset(Dataset[Sample]):
             keep=sample.start is not None,
         )
         if not self.augment or sample.start is not None:
-            return squared(pictures, self.side), crop
+            return squared(pictures, self.image_size), crop
         n = len(frames)
         boxes = targets["boxes"]
-        squares, boxes[:n] = augmented(pictures, boxes[:n], self.side, rng)
+        squares, boxes[:n] = augmented(pictures, boxes[:n], self.image_size, rng)
         has_area = (boxes[:, 2:] > boxes[:, :2]).all(dim=1)
         targets["present"] &= has_area
         boxes *= targets["present"][:, None]
@@ -638,8 +638,8 @@ class VisualDataset(Dataset[Sample]):
 
     def _targets(self, sample: VisualSample, frames: range) -> dict[str, Tensor]:
         query, n = sample.query, len(frames)
-        valid = torch.arange(self.window) < n
-        numbers = torch.full((self.window,), -1)
+        valid = torch.arange(self.n_frames) < n
+        numbers = torch.full((self.n_frames,), -1)
         numbers[:n] = torch.arange(frames.start, frames.stop)
         boxes, present = self._boxes(query, frames)
         # The crop's frame, which is there without an answer too.
@@ -660,8 +660,8 @@ class VisualDataset(Dataset[Sample]):
 
     def _boxes(self, query: VisualQuery, frames: range) -> tuple[Tensor, Tensor]:
         """(T, 4) boxes and (T,) where there is one."""
-        boxes = torch.zeros(self.window, 4)
-        present = torch.zeros(self.window, dtype=torch.bool)
+        boxes = torch.zeros(self.n_frames, 4)
+        present = torch.zeros(self.n_frames, dtype=torch.bool)
         if query.track is not None:
             places = query.track.frames - frames.start
             inside = (places >= 0) & (places < len(frames))
@@ -706,10 +706,10 @@ def _frame_count(sample: VisualSample) -> int:
     return clip_frame_count(sample.clip, sample.query, with_track=is_drawn)
 
 
-def _filled(frames: Tensor, window: int) -> Tensor:
+def _filled(frames: Tensor, n_frames: int) -> Tensor:
     """(N, ...) frames and zeros behind them, T in all."""
-    if len(frames) == window:
+    if len(frames) == n_frames:
         return frames
-    filled = frames.new_zeros(window, *frames.shape[1:])
+    filled = frames.new_zeros(n_frames, *frames.shape[1:])
     filled[: len(frames)] = frames
     return filled

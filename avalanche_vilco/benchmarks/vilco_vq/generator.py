@@ -88,9 +88,9 @@ def vilco_vq(
     annotations: AnnotationSource | None = None,
     videos: Path | str | None = None,
     backend: str = "auto",
-    side: int | None = None,
+    image_size: int | None = None,
     crop_size: int | None = None,
-    window: int = WINDOW_FRAMES,
+    n_frames: int = WINDOW_FRAMES,
     augment: bool | None = None,
     draw_seed: int = 0,
     narrations: bool = False,
@@ -128,12 +128,12 @@ def vilco_vq(
         ``dataset_root``.
     :param videos: folder of the clips, if not ``dataset_root/clips``.
     :param backend: decoder, see :func:`~avalanche_vilco.data.media.video.open_video`.
-    :param side: pixels of the square that frames are fitted into; default 448, for the
-        embedded default 128.
-    :param crop_size: pixels of the square that a crop is scaled to; default ``side``,
-        as in VQLoC; for the embedded default 32, about the size of its objects in a
+    :param image_size: pixels of the square that frames are fitted into; default 448,
+        for the embedded default 128.
+    :param crop_size: pixels of the square that a crop is scaled to; default
+        ``image_size``, as in VQLoC; for the embedded default 32, about the size of its objects in a
         frame, since its backbone does not know one texture in two sizes.
-    :param window: frames of a window.
+    :param n_frames: frames of a window.
     :param augment: change training windows at random (colours, mirroring, a cut-out),
         all frames of a window alike; default no.
     :param draw_seed: seed of what is drawn for training samples.
@@ -157,7 +157,7 @@ def vilco_vq(
     _check_choice("protocol", protocol, list(VQ_PROTOCOLS))
     _check_choice("missing", missing, ("error", "drop"))
     given = _Choice(protocol, n_experiences, grouping, seed, order, valid_share)
-    files = _find_files(dataset_root, annotations, videos, (side, crop_size))
+    files = _find_files(dataset_root, annotations, videos, (image_size, crop_size))
     folder = VideoFolder(files.videos, backend=backend)
     read = read_visual_queries(_annotation_files(files, ("train", "val")))
     divided = (
@@ -177,12 +177,12 @@ def vilco_vq(
         told = TitleNarrations(chain(*split["train"]), read.clips)
     data = {
         name: VisualDataset(
-            _samples(split[name], divided.groups, read, name, window),
+            _samples(split[name], divided.groups, read, name, n_frames),
             folder,
-            files.side,
+            files.image_size,
             crop_size=files.crop_size,
             queries=list(chain(*split[name])),
-            window=window,
+            n_frames=n_frames,
             augment=bool(augment) and name == "train",
             draw_seed=draw_seed,
             narrations=told if name == "train" else None,
@@ -211,9 +211,9 @@ def unlabelled_vq(
     annotations: Path | str | None = None,
     videos: Path | str | None = None,
     backend: str = "auto",
-    side: int | None = None,
+    image_size: int | None = None,
     crop_size: int | None = None,
-    window: int = WINDOW_FRAMES,
+    n_frames: int = WINDOW_FRAMES,
     missing: str = "error",
 ) -> VisualDataset:
     """Queries of the unannotated test file: they can be answered, not scored.
@@ -227,20 +227,20 @@ def unlabelled_vq(
     """
     _check_choice("missing", missing, ("error", "drop"))
     source = None if annotations is None else {"test": annotations}
-    files = _find_files(dataset_root, source, videos, (side, crop_size))
+    files = _find_files(dataset_root, source, videos, (image_size, crop_size))
     folder = VideoFolder(files.videos, backend=backend)
     path = _annotation_files(files, ("test",))["test"]
     read = read_unlabelled_visual_queries(path)
     split = _with_videos({"test": [read.queries]}, read, folder, missing)
     queries = split["test"][0]
-    samples = [one for q in queries for one in _windows(q, read, -1, window)]
+    samples = [one for q in queries for one in _windows(q, read, -1, n_frames)]
     return VisualDataset(
         samples,
         folder,
-        files.side,
+        files.image_size,
         crop_size=files.crop_size,
         queries=queries,
-        window=window,
+        n_frames=n_frames,
     )
 
 
@@ -256,7 +256,7 @@ def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 class _Files:
     annotations: AnnotationSource
     videos: Path
-    side: int
+    image_size: int
     crop_size: int
     source: str
     """What to call the data."""
@@ -266,9 +266,9 @@ def _find_files(
     root: Path | str | None,
     annotations: AnnotationSource | None,
     videos: Path | str | None,
-    sides: tuple[int | None, int | None],
+    sizes: tuple[int | None, int | None],
 ) -> _Files:
-    """Files, and the sides of frames and crops that suit them where none is given."""
+    """Files, and the sizes of frames and crops that suit them where none is given."""
     if root is None and annotations is None:
         root = os.environ.get(DATA_ROOT_VARIABLE) or None
     usual: tuple[int, int | None] = (SIDE_PIXELS, None)
@@ -287,13 +287,13 @@ def _find_files(
         videos = base / CLIP_FOLDER
     if videos is None or places is None:
         raise FileNotFoundError("pass videos=FOLDER with <clip uid>.mp4 for each clip")
-    side = usual[0] if sides[0] is None else sides[0]
-    crop_size = usual[1] if sides[1] is None else sides[1]
+    image_size = usual[0] if sizes[0] is None else sizes[0]
+    crop_size = usual[1] if sizes[1] is None else sizes[1]
     return _Files(
         places,
         Path(videos).expanduser(),
-        side,
-        side if crop_size is None else crop_size,
+        image_size,
+        image_size if crop_size is None else crop_size,
         source,
     )
 
@@ -487,9 +487,9 @@ def _info(files: _Files, divided: _Divided, train: VisualDataset) -> dict[str, A
         "order": [title for group in divided.groups for title in group],
         "grouping": divided.source.get("grouping"),
         "group_seed": divided.source.get("seed"),
-        "side": train.side,
+        "image_size": train.image_size,
         "crop_size": train.pictures.crop_size,
-        "window": train.window,
+        "window": train.n_frames,
         "draw_seed": train.draw_seed,
         "backend": train.videos.backend,
     }
@@ -500,7 +500,7 @@ def _samples(
     groups: TitleGroups,
     read: VisualAnnotations,
     stream: str,
-    window: int,
+    n_frames: int,
 ) -> list[VisualSample]:
     """Samples of a whole stream, experience after experience."""
     place = {title: i for i, title in enumerate(chain(*groups))}
@@ -513,17 +513,17 @@ def _samples(
                 VisualSample(query=query, clip=clip, start=None, group=group)
             )
         else:
-            samples += _windows(query, read, group, window)
+            samples += _windows(query, read, group, n_frames)
     return samples
 
 
 def _windows(
-    query: VisualQuery, read: VisualAnnotations, group: int, window: int
+    query: VisualQuery, read: VisualAnnotations, group: int, n_frames: int
 ) -> Iterable[VisualSample]:
     clip = read.clips[query.clip_id]
     return [
         VisualSample(query=query, clip=clip, start=start, group=group)
-        for start in evaluation_starts(query.query_frame, window)
+        for start in evaluation_starts(query.query_frame, n_frames)
     ]
 
 

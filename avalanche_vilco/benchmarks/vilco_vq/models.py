@@ -14,15 +14,17 @@ from avalanche_vilco.models.visual_query_localizer import (
 )
 
 
-def vilco_vq_tiny(*, side: int = 128) -> VisualQueryLocalizer:
+def vilco_vq_tiny(*, image_size: int = 128) -> VisualQueryLocalizer:
     """Visual-query localiser of the embedded default: minutes on a CPU.
 
     Its backbone has drawn weights, the same in every run.
 
-    :param side: ``benchmark.info["side"]``, a multiple of 16.
+    :param image_size: ``benchmark.info["image_size"]``, a multiple of 16.
     """
     dim, patch, n_heads = 48, 8, 4
-    backbone = random_vit(side=side, patch=patch, dim=64, depth=1, n_heads=2)
+    backbone = random_vit(
+        image_size=image_size, patch=patch, dim=64, depth=1, n_heads=2
+    )
     return VisualQueryLocalizer(
         backbone=backbone,
         stem=TokenStem(in_dim=backbone.dim, dim=dim, n_convs=1),
@@ -32,7 +34,7 @@ def vilco_vq_tiny(*, side: int = 128) -> VisualQueryLocalizer:
         encoder=SpaceTimeEncoder(
             dim=dim,
             n_halvings=1,
-            side=side // (2 * patch),
+            grid_size=image_size // (2 * patch),
             n_blocks=1,
             n_heads=n_heads,
             radius=2,
@@ -43,14 +45,14 @@ def vilco_vq_tiny(*, side: int = 128) -> VisualQueryLocalizer:
 
 
 def vilco_vq_base(
-    *, side: int = 448, weights: Path | str | None = None
+    *, image_size: int = 448, weights: Path | str | None = None
 ) -> VisualQueryLocalizer:
     """Visual-query localiser at the public sizes.
 
     DINOv2 ViT-B/14 on 448 pixels, width 256, three blocks over 8 x 8 places of 30
     frames, 16 x 16 x 12 anchors.
 
-    :param side: ``benchmark.info["side"]``, a multiple of 56.
+    :param image_size: ``benchmark.info["image_size"]``, a multiple of 56.
     :param weights: of the backbone, as for
         :func:`~avalanche_vilco.models.visual_backbone.dinov2`.
     """
@@ -63,7 +65,7 @@ def vilco_vq_base(
         encoder=SpaceTimeEncoder(
             dim=dim,
             n_halvings=n_halvings,
-            side=side // backbone.stride // 2**n_halvings,
+            grid_size=image_size // backbone.stride // 2**n_halvings,
             n_blocks=3,
             n_heads=8,
             radius=2,

@@ -15,7 +15,7 @@ from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import CACHE_VARIABLE
 from avalanche_vilco.data.media.frame_embeddings import FrameEmbeddings
 
-OPTIONS = {"n_experiences": 2, "side": 32, "window": 10}
+OPTIONS = {"n_experiences": 2, "image_size": 32, "n_frames": 10}
 
 
 class Backbone(nn.Module):
@@ -125,8 +125,8 @@ def test_other_weights_videos_sizes_or_frames_have_embeddings_of_their_own(
     note(build(copied), Backbone())
     assert len(prints) == 1
     note(build(root), Backbone(seed=1))
-    note(vilco_vq(root, n_experiences=2, side=40, window=10), Backbone())
-    note(vilco_vq(root, n_experiences=2, side=32, window=37), Backbone())
+    note(vilco_vq(root, n_experiences=2, image_size=40, n_frames=10), Backbone())
+    note(vilco_vq(root, n_experiences=2, image_size=32, n_frames=37), Backbone())
     assert len(prints) == 4
     used = build(root).datasets["test"].samples[0].clip.clip_id
     other = build(root).datasets["test"].samples[-1].clip.clip_id

@@ -103,11 +103,11 @@ def videos(folder) -> VideoFolder:
     return VideoFolder(folder, backend="pyav")
 
 
-def dataset(videos, *samples, side=128, window=T, **options) -> VisualDataset:
+def dataset(videos, *samples, image_size=128, n_frames=T, **options) -> VisualDataset:
     chosen = samples or (
         VisualSample(query=make_query(), clip=make_clip(), start=None, group=0),
     )
-    return VisualDataset(chosen, videos, side, window=window, **options)
+    return VisualDataset(chosen, videos, image_size, n_frames=n_frames, **options)
 
 
 def training(query_id: str = "a_1", **options) -> VisualSample:
@@ -165,7 +165,7 @@ def test_training_windows_lie_in_the_clip_and_hold_the_track(pair, window):
 @settings(max_examples=80, deadline=None)
 def test_evaluation_windows_cover_each_searched_frame_once(pair, window):
     clip, query = pair
-    data = VisualDataset(windows(query, clip, window), _NoVideos(), 8, window=window)
+    data = VisualDataset(windows(query, clip, window), _NoVideos(), 8, n_frames=window)
     searched: list[int] = []
     for sample in data.samples:
         frames = data._frames(sample, np.random.default_rng(0))
@@ -200,7 +200,7 @@ def test_training_without_a_track_is_refused():
     )
     with pytest.raises(ValueError, match="a_1 has no track"):
         training_starts(clip, bare, T)
-    data = VisualDataset(windows(bare, clip), _NoVideos(), 8, window=T)
+    data = VisualDataset(windows(bare, clip), _NoVideos(), 8, n_frames=T)
     targets = data._targets(data.samples[2], range(20, 30))
     assert not targets["present"].any()
     assert targets["track_frames"].shape == (0,)
@@ -217,22 +217,22 @@ def starts_of(data, **options) -> list[int]:
 
 def test_draws_depend_on_seed_experience_epoch_and_query_alone(videos):
     samples = [training(f"q_{i}") for i in range(12)]
-    data = dataset(videos, *samples, side=16)
+    data = dataset(videos, *samples, image_size=16)
     seen = {}
     for address in ((0, 0), (0, 1), (1, 0)):
         data.at_epoch(*address)
         seen[address] = starts_of(data)
-    seen["seed"] = starts_of(dataset(videos, *samples, side=16, draw_seed=1))
+    seen["seed"] = starts_of(dataset(videos, *samples, image_size=16, draw_seed=1))
     assert all(one != other for one, other in pairwise(seen.values()))
     data.at_epoch(0, 1)
     assert starts_of(data) == seen[0, 1]
     assert starts_of(data.subset(range(11, -1, -1))) == seen[0, 1][::-1]
     assert len(set(seen[0, 1])) > 2
-    assert starts_of(dataset(videos, *samples, side=16)) == seen[0, 0]
+    assert starts_of(dataset(videos, *samples, image_size=16)) == seen[0, 0]
 
 
 def test_workers_change_no_draw_even_those_that_stay_alive(videos):
-    data = dataset(videos, *(training(f"q_{i}") for i in range(8)), side=16)
+    data = dataset(videos, *(training(f"q_{i}") for i in range(8)), image_size=16)
     with_workers = DataLoader(
         data,
         batch_size=4,
@@ -310,7 +310,7 @@ def test_targets_of_a_sample_map_back_to_its_track(videos):
 
 @pytest.mark.parametrize("side", [128, 64, 98])
 def test_boxes_lie_where_the_object_is_seen(videos, side):
-    data = dataset(videos, side=side)
+    data = dataset(videos, image_size=side)
     inputs, targets = data[0]
     assert inputs["frames"].dtype == inputs["crop"].dtype == torch.uint8
     for picture, box, present in zip(
@@ -410,7 +410,7 @@ def test_an_access_reads_its_clip_once_and_a_crop_once_for_all(videos, monkeypat
 
 def test_a_crop_is_cut_before_it_is_scaled_down(videos, monkeypatch):
     reads = count_reads(videos, monkeypatch)
-    small = dataset(videos, side=32)[0][0]
+    small = dataset(videos, image_size=32)[0][0]
     assert sorted(n for _, n in reads) == [1, T]
     picture = videos.read("clip", [3])[0]
     assert torch.equal(small["crop"], cut_crop(picture, make_query().crop, 32))
@@ -439,10 +439,10 @@ def test_annotations_of_another_aspect_than_the_file_are_refused(videos):
 
 
 def test_numbers_that_make_no_sense_are_refused(videos):
-    with pytest.raises(ValueError, match="window >= 1 but got 0"):
-        dataset(videos, window=0)
-    with pytest.raises(ValueError, match="sides >= 1 but got 0 and 0"):
-        dataset(videos, side=0)
+    with pytest.raises(ValueError, match="n_frames >= 1 but got 0"):
+        dataset(videos, n_frames=0)
+    with pytest.raises(ValueError, match="sizes >= 1 but got 0 and 0"):
+        dataset(videos, image_size=0)
     with pytest.raises(IndexError):
         dataset(videos)[1]
 

@@ -32,7 +32,7 @@ from avalanche_vilco.core.visual_batch import TrackWindowTargets, VisualQueryBat
 from avalanche_vilco.data.media.video import VideoError
 from avalanche_vilco.training.templates import BatchObjectMixin
 
-OPTIONS = {"n_experiences": 3, "side": 32, "window": 10, "valid_share": 0.2}
+OPTIONS = {"n_experiences": 3, "image_size": 32, "n_frames": 10, "valid_share": 0.2}
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def test_counts_add_up_to_what_was_read(benchmark):
 def test_info_says_what_a_result_must_say(benchmark):
     info = benchmark.info
     assert info["benchmark"] == "vilco_vq" and info["data"] == "user data"
-    assert (info["side"], info["window"]) == (32, 10)
+    assert (info["image_size"], info["window"]) == (32, 10)
     assert info["comparable_with_paper"] is info["uses_ground_truth_at_test"] is False
     assert info["protocol"] == "exclusive" and info["augment"] is False
     assert "feature_dim" not in info
@@ -185,8 +185,8 @@ def test_task_labels_are_experiences_if_asked_for(root):
         ({"grouping": "alone"}, "expected grouping in"),
         ({"n_experiences": 0}, "expected n_experiences in"),
         ({"valid_share": 1.0}, r"expected valid_share in \[0, 1\) but got 1.0"),
-        ({"window": 0}, "expected window >= 1 but got 0"),
-        ({"side": 0}, "expected sides >= 1 but got 0 and 0"),
+        ({"n_frames": 0}, "expected n_frames >= 1 but got 0"),
+        ({"image_size": 0}, "expected sizes >= 1 but got 0 and 0"),
         ({"backend": "ffmpeg"}, "expected backend in .* got 'ffmpeg'"),
     ],
 )
@@ -290,7 +290,7 @@ def test_files_may_lie_in_other_places(copied, tmp_path, benchmark, monkeypatch)
 def test_a_manifest_gives_the_same_streams(root, benchmark, tmp_path):
     path = tmp_path / "split.json"
     benchmark.write_manifest(path)
-    options = {"side": 32, "window": 10}
+    options = {"image_size": 32, "n_frames": 10}
     for source in (path, benchmark.manifest()):
         again = vilco_vq(root, manifest=source, **options)
         for name in benchmark.streams:
@@ -328,13 +328,13 @@ def test_the_public_pickle_makes_the_reference_protocol(root, tmp_path):
                         public[subset][task]["dict_db"].append(item)
     file = tmp_path / "vq.pkl"
     file.write_bytes(pickle.dumps(public))
-    benchmark = vilco_vq(root, manifest=file, side=32)
+    benchmark = vilco_vq(root, manifest=file, image_size=32)
     assert benchmark.info["protocol"] == "reference"
     assert [len(exp.dataset) for exp in benchmark.train_stream] == [
         len(public["train"][e]["dict_db"]) for e in range(2)
     ]
     assert [len(exp.dataset) for exp in benchmark.streams["valid"]] == [0, 0]
-    again = vilco_vq(root, manifest=benchmark.manifest(), side=32)
+    again = vilco_vq(root, manifest=benchmark.manifest(), image_size=32)
     assert ids(again, "test") == ids(benchmark, "test")
 
 
@@ -388,7 +388,7 @@ def test_no_evaluation_input_depends_on_the_answers(copied, benchmark):
 
 
 def test_the_unannotated_file_gives_windows_to_answer(root, copied):
-    data = unlabelled_vq(root, side=32, window=10)
+    data = unlabelled_vq(root, image_size=32, n_frames=10)
     assert len(data) == sum(-(-q.query_frame // 10) for q in data.queries)
     batch, targets = data.collate_fn([data[0], data[1]])
     assert batch.frames.shape == (2, 10, 3, 32, 32)
@@ -399,7 +399,7 @@ def test_the_unannotated_file_gives_windows_to_answer(root, copied):
     (copied / CLIP_FOLDER / f"{lost}.mp4").unlink()
     with pytest.raises(VideoError, match=lost):
         unlabelled_vq(copied)
-    part = unlabelled_vq(copied, missing="drop", side=32)
+    part = unlabelled_vq(copied, missing="drop", image_size=32)
     assert {query.clip_id for query in part.queries} == {
         query.clip_id for query in data.queries if query.clip_id != lost
     }
