@@ -13,8 +13,8 @@ from avalanche_vilco.core.batch import TensorBatch, collate_as
 class VisualQueryBatch(TensorBatch):
     """Windows of T frames and the object asked for: what the model may see.
 
-    Pictures are S x S pixels, or the embeddings (C, h, w) that a frozen backbone makes of
-    them; a model tells by dtype, uint8 being pixels.
+    Pictures are S x S pixels, or the embeddings (C, h, w) that a frozen backbone makes
+    of them; a model tells by dtype, uint8 being pixels.
     """
 
     padding: ClassVar[Mapping[str, float]] = {

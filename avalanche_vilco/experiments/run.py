@@ -378,7 +378,7 @@ class _Run:
         backbone: Any = self.model.backbone
         is_selecting = self.deviations.selection == "best_on_valid"
         streams = ("train", "valid", "test") if is_selecting else ("train", "test")
-        # The draws of a run are the same whether the embeddings are there already or not.
+        # The draws of a run are the same whether the embeddings are there or not.
         with torch.random.fork_rng(devices=[]):
             cache_backbone(
                 self.benchmark,

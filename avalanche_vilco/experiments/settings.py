@@ -155,8 +155,9 @@ def picture_size(benchmark: QueryIncrementalScenario) -> dict[str, int]:
 
 
 def is_small_and_fixed(benchmark: QueryIncrementalScenario) -> bool:
-    """Whether the embeddings of all frames are small enough to keep unasked, as those of the
-    embedded default are, and training reads the frames as they are.
+    """Whether the embeddings of all frames may be kept unasked.
+
+    They are small, as those of the embedded default, and frames are read as they are.
 
     :param benchmark: of visual queries.
     """

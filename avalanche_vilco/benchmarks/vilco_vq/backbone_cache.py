@@ -63,16 +63,16 @@ def cache_backbone(
 ) -> int:
     """Encode all frames and crops that streams of visual queries may read, once.
 
-    The datasets of the streams then hand out embeddings instead of pixels. A stream that is
-    augmented keeps its pixels. Embeddings are computed in the backbone's own precision and
-    kept as float16. After an interruption the next call goes on at the clip where it
-    came.
+    The datasets of the streams then hand out embeddings instead of pixels. A stream
+    that is augmented keeps its pixels. Embeddings are computed in the backbone's own
+    precision and kept as float16. After an interruption the next call goes on at the
+    clip where it came.
 
     :param benchmark: what ``vilco_vq`` built.
     :param backbone: (N, 3, S, S) uint8 -> (N, C, h, w) float; its weights must not
         change afterwards.
-    :param folder: where embeddings are kept; default a folder in the user's cache, named
-        after everything that embeddings depend on: weights, videos, frames, crops, sizes.
+    :param folder: where embeddings are kept; default a folder in the user's cache,
+        named after all that they depend on: weights, videos, frames, crops, sizes.
     :param device: where to compute.
     :param streams: streams to encode.
     :param batch_frames: pictures encoded at once, at least 1.
@@ -174,8 +174,8 @@ def _announce(
     )
     if max_bytes is not None and size > max_bytes:
         raise ValueError(
-            f"expected embeddings of at most {max_bytes} bytes but got {size}: allow more, "
-            "or encode fewer streams"
+            f"expected embeddings of at most {max_bytes} bytes but got {size}: allow "
+            "more, or encode fewer streams"
         )
     free = shutil.disk_usage(_existing_parent(place)).free
     if to_write > free:
