@@ -51,6 +51,32 @@ def import_lmdb() -> ModuleType:
     return lmdb
 
 
+class LmdbValues:
+    """An open LMDB and one transaction, which keeps values mapped.
+
+    :param path: as in :func:`open_lmdb`.
+    :raises Exception: as :func:`open_lmdb` does.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        environment = open_lmdb(path)
+        self._transaction = environment.begin(buffers=True)
+        self._max_key_bytes = environment.max_key_size()
+
+    def get(self, key: str) -> memoryview | None:
+        """The value of a key, a view of the file, or None."""
+        encoded = key.encode()
+        # LMDB raises for keys that it cannot hold.
+        if not 0 < len(encoded) <= self._max_key_bytes:
+            return None
+        return self._transaction.get(encoded)
+
+    def keys(self) -> set[str]:
+        """All keys; damaged text is replaced."""
+        keys = self._transaction.cursor().iternext(keys=True, values=False)
+        return {bytes(key).decode(errors="replace") for key in keys}
+
+
 _LMDB_OPENED: dict[tuple[int, int], tuple[int, Any]] = {}
 
 

@@ -39,11 +39,11 @@ from avalanche_vilco.data.features import (
 from avalanche_vilco.data.moments import MomentClip
 from avalanche_vilco.data.text.narrations import (
     Narration,
-    NarrationFeatures,
     narration_files,
     open_narration_features,
     read_narrations,
 )
+from avalanche_vilco.data.text.stored import StoredTokens
 from avalanche_vilco.data.text.tokens import examine_query_text
 
 __all__ = ["Paths", "examine", "main"]
@@ -408,7 +408,7 @@ def _examine_narration_features(
 
 
 def _read_narration_features(
-    diagnosis: Diagnosis, store: NarrationFeatures, query_ids: Sequence[str]
+    diagnosis: Diagnosis, store: StoredTokens, query_ids: Sequence[str]
 ) -> None:
     widths: dict[str, int] = {}
     for query_id in query_ids:

@@ -3,20 +3,22 @@
 :func:`open_features` opens a folder, a packed file, an LMDB or a list of these.
 """
 
-from avalanche_vilco.data.features.cached import CachedFeatures
 from avalanche_vilco.data.features.concatenated import ConcatFeatures
 from avalanche_vilco.data.features.database import LmdbFeatures, pack_features_lmdb
-from avalanche_vilco.data.features.files import SUFFIXES
-from avalanche_vilco.data.features.folder import FeatureFolder
-from avalanche_vilco.data.features.grid import GridFeatures, resize_steps
+from avalanche_vilco.data.features.folder import SUFFIXES, FeatureFolder
 from avalanche_vilco.data.features.packed import PackedFeatures, pack_features
 from avalanche_vilco.data.features.parent import ParentCut, ParentFeatures
-from avalanche_vilco.data.features.shuffled import ShuffledFeatures
 from avalanche_vilco.data.features.sources import FeatureSource, open_features
 from avalanche_vilco.data.features.store import (
     LENGTH_TOLERANCE_STEPS,
     FeatureStore,
     StoredFeatures,
+)
+from avalanche_vilco.data.features.wrapped import (
+    CachedFeatures,
+    GridFeatures,
+    ShuffledFeatures,
+    resize_steps,
 )
 
 __all__ = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from avalanche_vilco.data.features.store import (
     check_window,
     faults_of,
 )
+from avalanche_vilco.data.features.wrapped import WrappedFeatures
 
 _HINT = (
     "sources must be extracted at one rate; resize each to one grid if their rates "
@@ -21,7 +23,7 @@ _HINT = (
 )
 
 
-class ConcatFeatures:
+class ConcatFeatures(WrappedFeatures):
     """Steps of several stores concatenated on channels, in the order given.
 
     Extraction tools add or drop windows at the end of a video, so sources that
@@ -44,6 +46,7 @@ class ConcatFeatures:
             raise ValueError("expected at least one feature source but got none")
         if tolerance < 0:
             raise ValueError(f"expected tolerance >= 0 but got {tolerance}")
+        super().__init__(sources[0])
         self.sources = tuple(sources)
         self.tolerance = tolerance
         self._shapes: dict[str, tuple[int, int]] = {}
@@ -59,12 +62,12 @@ class ConcatFeatures:
         :raises FeatureError: a source has a fault, or they cannot be aligned.
         """
         if clip_id not in self._shapes:
-            shapes = [source.shape(clip_id) for source in self.sources]
-            problem = self._problem(clip_id, [steps for steps, _ in shapes])
-            if problem:
-                raise self._fault(problem)
-            width = sum(channels for _, channels in shapes)
-            self._shapes[clip_id] = min(steps for steps, _ in shapes), width
+            shapes = self._source_shapes(clip_id)
+            faults = self._misalignment(clip_id, shapes)
+            if faults:
+                raise self._fault(*faults)
+            steps, widths = zip(*shapes, strict=True)
+            self._shapes[clip_id] = min(steps), sum(widths)
         return self._shapes[clip_id]
 
     def read(self, clip_id: str, start: int = 0, stop: int | None = None) -> Tensor:
@@ -82,8 +85,8 @@ class ConcatFeatures:
     def missing(self, clip_ids: Iterable[str]) -> list[str]:
         """Clips that at least one source has not."""
         asked = list(clip_ids)
-        gone = {i for source in self.sources for i in source.missing(asked)}
-        return [clip_id for clip_id in asked if clip_id in gone]
+        missing = {i for source in self.sources for i in source.missing(asked)}
+        return [clip_id for clip_id in asked if clip_id in missing]
 
     def preflight(
         self,
@@ -103,33 +106,30 @@ class ConcatFeatures:
             for i, source in enumerate(self.sources)
             for fault in faults_of(source, expected_steps, tolerance)
         ]
-        faults += filter(None, map(self._misalignment, expected_steps))
+        for clip_id in expected_steps:
+            with suppress(FeatureError):  # listed by the source's own preflight
+                faults += self._misalignment(clip_id, self._source_shapes(clip_id))
         if faults:
             raise self._fault(*faults)
-
-    def time_scale(self, clip_id: str) -> float:
-        """That of the first source."""
-        return self.sources[0].time_scale(clip_id)
 
     def locate(self, clip_id: str) -> str:
         """Every source's place."""
         return " and ".join(source.locate(clip_id) for source in self.sources)
 
-    def _misalignment(self, clip_id: str) -> str | None:
-        try:
-            shapes = [source.shape(clip_id) for source in self.sources]
-        except FeatureError:
-            return None  # listed by the source's own preflight
-        return self._problem(clip_id, [steps for steps, _ in shapes])
+    def _source_shapes(self, clip_id: str) -> list[tuple[int, int]]:
+        return [source.shape(clip_id) for source in self.sources]
 
-    def _problem(self, clip_id: str, steps: Sequence[int]) -> str | None:
+    def _misalignment(
+        self, clip_id: str, shapes: Sequence[tuple[int, int]]
+    ) -> list[str]:
+        steps = [count for count, _ in shapes]
         if max(steps) - min(steps) <= self.tolerance:
-            return None
+            return []
         found = " and ".join(
             f"{count} steps in {source.locate(clip_id)}"
             for count, source in zip(steps, self.sources, strict=True)
         )
-        return f"{clip_id}: cannot be aligned within {self.tolerance} steps: {found}"
+        return [f"{clip_id}: cannot be aligned within {self.tolerance} steps: {found}"]
 
     def _fault(self, *faults: str) -> FeatureError:
         return FeatureError(f"{len(self.sources)} sources", faults, _HINT)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from avalanche_vilco.core.errors import DataError, FeatureError
+from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import written_whole
-from avalanche_vilco.core.handles import PerProcess, import_lmdb, open_lmdb
+from avalanche_vilco.core.handles import LmdbValues, PerProcess, import_lmdb
 from avalanche_vilco.data.features.npz import npz_array, npz_header
 from avalanche_vilco.data.features.packed import plan_packing, read_all
 from avalanche_vilco.data.features.store import FeatureStore, Header, StoredFeatures
@@ -51,7 +51,7 @@ class LmdbFeatures(StoredFeatures):
         import_lmdb()
         if not self._data_file.is_file():
             raise FileNotFoundError(f"no LMDB at {self.source}: no {self._data_file}")
-        self._opened = PerProcess(partial(_Opened, self._data_file))
+        self._opened = PerProcess(partial(LmdbValues, self._data_file))
 
     def locate(self, clip_id: str) -> str:
         """File and key; :class:`FeatureError` if the database has no such key."""
@@ -74,11 +74,9 @@ class LmdbFeatures(StoredFeatures):
 
     def _header(self, clip_id: str) -> Header:
         value = self._value(clip_id)
-        if value[:2] == _ZIP_MAGIC:
-            shape, dtype = npz_header(value)
-        else:
-            raw = self._stored(clip_id)
-            shape, dtype = raw.shape, raw.dtype
+        if value[:2] != _ZIP_MAGIC:
+            return super()._header(clip_id)
+        shape, dtype = npz_header(value)
         return Header(shape, np.issubdtype(dtype, np.floating))
 
     def _stored(self, clip_id: str) -> np.ndarray:
@@ -100,26 +98,11 @@ class LmdbFeatures(StoredFeatures):
         return self.source / DATA_FILE if self.source.is_dir() else self.source
 
     @property
-    def _database(self) -> _Opened:
+    def _database(self) -> LmdbValues:
         try:
             return self._opened.get()
         except DataError as error:
             raise self._fault(str(error)) from error
-
-
-class _Opened:
-    """An open database and one transaction, which keeps values mapped."""
-
-    def __init__(self, file: Path) -> None:
-        environment = open_lmdb(file)
-        self.transaction = environment.begin(buffers=True)
-        self.max_key_bytes = environment.max_key_size()
-
-    def get(self, clip_id: str) -> memoryview | None:
-        key = clip_id.encode()
-        if not 0 < len(key) <= self.max_key_bytes:
-            return None
-        return self.transaction.get(key)
 
 
 def _is_raw(value: memoryview) -> bool:
@@ -158,54 +141,32 @@ def pack_features_lmdb(
 ) -> Path:
     """Copy features of any store into an LMDB of raw arrays.
 
-    One clip at a time is in memory. The folder appears under its name when it is
-    complete. :func:`pack_features` writes a safetensors file, which reads faster.
+    :func:`pack_features` writes a safetensors file, which reads faster; arguments and
+    errors are as there.
 
-    :param store: where features are read.
-    :param clip_ids: clips to copy; doubled ids count once.
     :param path: folder to make.
-    :param dtype: ``torch.float32`` or ``torch.float16``, half the size.
-    :param show_progress: print a progress bar.
-    :return: the path.
-    :raises FeatureError: clips are missing or damaged (all are listed before
-        anything is written), non-finite, or too large for float16.
-    :raises FileExistsError: there is something at ``path``.
     :raises ImportError: the package ``lmdb`` is not installed.
     :raises ValueError: another dtype, no clip, or an id that is too long a key.
     """
     path = Path(path)
     plan = plan_packing(store, clip_ids, path, dtype)
-    with written_whole(path) as unfinished:
-        _write(store, plan, unfinished, dtype, show_progress)
+    steps = read_all(store, plan, dtype, show_progress)
+    n_bytes = sum(t * c * dtype.itemsize + 2**14 for t, c in plan.values()) + 2**26
+    with written_whole(path) as folder:
+        with import_lmdb().open(str(folder), map_size=n_bytes, sync=False) as database:
+            for clip_id, features in zip(plan, steps, strict=True):
+                fields = *plan[clip_id], store.time_scale(clip_id)
+                header = _RAW.pack(_RAW_MAGIC, _CODES[dtype], *fields)
+                _put(database, clip_id, header + features.numpy().tobytes())
+            database.sync(True)
+        (folder / "lock.mdb").unlink(missing_ok=True)
     return path
 
 
-def _write(
-    store: FeatureStore,
-    plan: dict[str, tuple[int, int]],
-    folder: Path,
-    dtype: torch.dtype,
-    show_progress: bool,
-) -> None:
-    n_bytes = sum(t * c * dtype.itemsize + 2**14 for t, c in plan.values())
-    environment = import_lmdb().open(str(folder), map_size=n_bytes + 2**26, sync=False)
-    with environment:
-        steps = read_all(store, plan, dtype, show_progress)
-        for clip_id, features in zip(plan, steps, strict=True):
-            fields = *plan[clip_id], store.time_scale(clip_id)
-            header = _RAW.pack(_RAW_MAGIC, _CODES[dtype], *fields)
-            # A transaction a clip: one for all would hold every page in memory.
-            with environment.begin(write=True) as transaction:
-                value = header + features.numpy().tobytes()
-                if not transaction.put(_key(environment, clip_id), value):
-                    raise FeatureError(folder, [f"{clip_id}: not written"], "disk?")
-        environment.sync(True)
-    (folder / "lock.mdb").unlink(missing_ok=True)
-
-
-def _key(environment: Any, clip_id: str) -> bytes:
-    key = clip_id.encode()
-    if not 0 < len(key) <= environment.max_key_size():
-        limit = environment.max_key_size()
+def _put(database: Any, clip_id: str, value: bytes) -> None:
+    key, limit = clip_id.encode(), database.max_key_size()
+    if not 0 < len(key) <= limit:
         raise ValueError(f"expected an id of 1 to {limit} bytes but got {clip_id!r}")
-    return key
+    # A transaction a clip: one for all would hold every page in memory.
+    with database.begin(write=True) as transaction:
+        transaction.put(key, value)

@@ -1,17 +1,20 @@
-"""A folder with one feature file a clip."""
+"""A folder with one feature file a clip: ``.safetensors``, ``.npy`` or ``.pt``."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from pickle import UnpicklingError
 
 import numpy as np
+import torch
+from safetensors import safe_open
 from torch import Tensor
 
-from avalanche_vilco.data.features.files import SUFFIXES, file_header, map_file
-from avalanche_vilco.data.features.store import Header, StoredFeatures
+from avalanche_vilco.data.features.store import StoredFeatures
 
+SUFFIXES = (".safetensors", ".npy", ".pt")
 _PLAIN_NAME = re.compile(r"[^./\\:\0][^/\\:\0]{0,199}")
 
 
@@ -19,8 +22,8 @@ class FeatureFolder(StoredFeatures):
     """A folder with one file a clip: ``<clip_uid>.pt``, ``.npy`` or ``.safetensors``.
 
     Files hold one floating tensor (T, C), T steps of C channels; float16, bfloat16
-    and float64 are read as float32. ``.npy`` and ``.pt`` are memory-mapped, ``.pt``
-    with ``weights_only=True``; a ``.safetensors`` file holds one tensor of any key.
+    and float64 are read as float32. Files are memory-mapped, ``.pt`` with
+    ``weights_only=True``; a ``.safetensors`` file holds one tensor of any key.
     Two files of one clip are an error: which one is meant cannot be known. An id
     that is no plain file name is refused, so that nothing outside is read.
 
@@ -66,14 +69,37 @@ class FeatureFolder(StoredFeatures):
         stems = {p.stem for p in self.folder.iterdir() if p.suffix in SUFFIXES}
         return [clip_id for clip_id in clip_ids if clip_id not in stems]
 
-    def _header(self, clip_id: str) -> Header:
-        return file_header(self._existing(clip_id))
-
     def _stored(self, clip_id: str) -> Tensor | np.ndarray:
-        return map_file(self._existing(clip_id))
+        path = self._existing(clip_id)
+        if path.suffix == ".npy":
+            return np.lib.format.open_memmap(path, mode="r")
+        return _map_pt(path) if path.suffix == ".pt" else _map_safetensors(path)
 
     def _existing(self, clip_id: str) -> Path:
         path = self.path(clip_id)
         if path is None:
             raise self._fault(f"{clip_id}: no file {clip_id}{'|'.join(SUFFIXES)}")
         return path
+
+
+def _map_pt(path: Path) -> Tensor:
+    # Files of before torch 1.6 are not zip archives and cannot be mapped.
+    with path.open("rb") as file:
+        is_zip = file.read(2) == b"PK"
+    try:
+        loaded = torch.load(path, weights_only=True, mmap=is_zip, map_location="cpu")
+    except UnpicklingError:
+        # torch's own message advises to switch the check off.
+        raise TypeError("refused, it holds other objects than a tensor") from None
+    if not isinstance(loaded, Tensor) or loaded.layout != torch.strided:
+        kind = getattr(loaded, "layout", type(loaded).__name__)
+        raise TypeError(f"expected one dense tensor but got a {kind}")
+    return loaded.detach()
+
+
+def _map_safetensors(path: Path) -> Tensor:
+    with safe_open(path, framework="pt") as file:
+        keys = list(file.keys())
+        if len(keys) != 1:
+            raise ValueError(f"expected one tensor in the file but got {len(keys)}")
+        return file.get_tensor(keys[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -15,8 +15,12 @@ from torch import Tensor
 from avalanche_vilco.core.errors import FeatureError
 from avalanche_vilco.core.files import safetensors_header, written_whole
 from avalanche_vilco.core.handles import PerProcess
-from avalanche_vilco.data.features.files import slice_header
-from avalanche_vilco.data.features.store import FeatureStore, Header, StoredFeatures
+from avalanche_vilco.data.features.store import (
+    FeatureStore,
+    StoredFeatures,
+    gathered,
+    most_common,
+)
 
 _TIME_SCALES = "time_scales"
 """Metadata entry: JSON of clip uid -> scale, of clips that were resized."""
@@ -60,10 +64,6 @@ class PackedFeatures(StoredFeatures):
 
     def _check_source(self) -> None:
         _ = self._file
-
-    def _header(self, clip_id: str) -> Header:
-        self._check_key(clip_id)
-        return slice_header(self._file.handle.get_slice(clip_id))
 
     def _stored(self, clip_id: str) -> Tensor:
         return self._clip(clip_id).steps
@@ -168,13 +168,7 @@ def plan_packing(
         raise ValueError(f"expected torch.float32 or torch.float16 but got {dtype}")
     if path.exists():
         raise FileExistsError(f"{path} exists; remove it or choose another path")
-    plan: dict[str, tuple[int, int]] = {}
-    faults: list[str] = []
-    for clip_id in dict.fromkeys(clip_ids):
-        try:
-            plan[clip_id] = store.shape(clip_id)
-        except FeatureError as error:
-            faults += error.faults
+    plan, faults = gathered(store.shape, dict.fromkeys(clip_ids))
     faults += _width_faults(store, plan)
     if faults:
         raise FeatureError(path, faults, "nothing was written; mend these first")
@@ -210,15 +204,12 @@ def read_all(
 
 
 def _width_faults(store: FeatureStore, plan: dict[str, tuple[int, int]]) -> list[str]:
-    widths: Sequence[int] = [channels for _, channels in plan.values()]
-    if len(set(widths)) <= 1:
-        return []
-    usual = max(sorted(set(widths)), key=list(widths).count)
+    expected = most_common(channels for _, channels in plan.values())
     return [
-        f"{clip_id}: {store.locate(clip_id)}: expected {usual} channels as in the "
+        f"{clip_id}: {store.locate(clip_id)}: expected {expected} channels as in the "
         f"other files but got {channels}"
         for clip_id, (_, channels) in plan.items()
-        if channels != usual
+        if channels != expected
     ]
 
 

@@ -15,6 +15,7 @@ from avalanche_vilco.data.features.store import (
     check_window,
     faults_of,
 )
+from avalanche_vilco.data.features.wrapped import WrappedFeatures
 from avalanche_vilco.ops.timeline import seconds_to_grid
 
 
@@ -45,7 +46,7 @@ class ParentCut(NamedTuple):
         return round(seconds_to_grid(seconds, self.features_per_sec, window_frames=0.0))
 
 
-class ParentFeatures:
+class ParentFeatures(WrappedFeatures):
     """Clips cut from the features of their parent videos.
 
     Step g of a clip is step ``first + g`` of its video, ``first`` the nearest to
@@ -62,15 +63,10 @@ class ParentFeatures:
         videos: FeatureStore,
         cuts: Mapping[str, tuple[str, float, float, float]],
     ) -> None:
-        self.videos = videos
+        super().__init__(videos)
         self.cuts = {clip_id: ParentCut(*cut) for clip_id, cut in cuts.items()}
         for clip_id, cut in self.cuts.items():
             _check_cut(clip_id, cut)
-
-    @property
-    def width(self) -> int:
-        """Channels of a step; known after :meth:`preflight`."""
-        return self.videos.width
 
     def shape(self, clip_id: str) -> tuple[int, int]:
         """Steps and channels of a clip, (T, C).
@@ -78,9 +74,11 @@ class ParentFeatures:
         :raises FeatureError: the video is missing, damaged or ends before the clip.
         """
         cut = self._cut(clip_id)
-        steps, channels = self.videos.shape(cut.video_id)
+        steps, channels = self.store.shape(cut.video_id)
         if cut.first >= steps:
-            raise self._fault(clip_id, f"starts at step {cut.first} of {steps}")
+            raise _fault(
+                f"{self._place(clip_id)}: starts at step {cut.first} of {steps}"
+            )
         return min(cut.stop, steps) - cut.first, channels
 
     def read(self, clip_id: str, start: int = 0, stop: int | None = None) -> Tensor:
@@ -93,17 +91,19 @@ class ParentFeatures:
         cut = self._cut(clip_id)
         end = cut.stop if stop is None else min(cut.first + stop, cut.stop)
         first = min(cut.first + start, end)
-        features = self.videos.read(cut.video_id, first, end)
+        features = self.store.read(cut.video_id, first, end)
         if not len(features) and end > first == cut.first:
-            raise self._fault(clip_id, f"has no step {first}")
+            raise _fault(f"{self._place(clip_id)}: has no step {first}")
         return features
 
     def missing(self, clip_ids: Iterable[str]) -> list[str]:
         """Clips without a cut or whose video is missing."""
         asked = list(clip_ids)
         videos = {self.cuts[i].video_id for i in asked if i in self.cuts}
-        gone = set(self.videos.missing(sorted(videos)))
-        return [i for i in asked if i not in self.cuts or self.cuts[i].video_id in gone]
+        missing = set(self.store.missing(sorted(videos)))
+        return [
+            i for i in asked if i not in self.cuts or self.cuts[i].video_id in missing
+        ]
 
     def preflight(
         self,
@@ -119,20 +119,24 @@ class ParentFeatures:
             before its clip, or a cut has not the clip's length.
         """
         faults: list[str] = []
-        lengths: dict[str, float] = {}
+        lengths: dict[str, int] = {}
         for clip_id, expected in expected_steps.items():
             try:
                 steps, _ = self.shape(clip_id)
-                lengths[self.cuts[clip_id].video_id] = self._video_steps(clip_id)
+                video_id = self.cuts[clip_id].video_id
+                lengths[video_id], _ = self.store.shape(video_id)
             except FeatureError as error:
                 faults += error.faults
                 continue
             if abs(steps - expected) > tolerance:
-                faults.append(self._length_fault(clip_id, steps, expected))
+                faults.append(
+                    f"{clip_id}: {self.locate(clip_id)}: expected {expected:.1f} steps "
+                    f"but the video's {lengths[video_id]} leave {steps}"
+                )
         # Lengths are those found: what remains to be checked is the common width.
-        faults += faults_of(self.videos, lengths, tolerance)
+        faults += faults_of(self.store, lengths, tolerance)
         if faults:
-            raise FeatureError("parent videos", list(dict.fromkeys(faults)), _HINT)
+            raise _fault(*dict.fromkeys(faults))
 
     def time_scale(self, clip_id: str) -> float:
         """1.0: clips are cut at the rate of their video."""
@@ -141,36 +145,30 @@ class ParentFeatures:
     def locate(self, clip_id: str) -> str:
         """The video's place with the steps of the clip."""
         cut = self._cut(clip_id)
-        return f"{self.videos.locate(cut.video_id)}[{cut.first}:{cut.stop}]"
-
-    def _video_steps(self, clip_id: str) -> int:
-        return self.videos.shape(self.cuts[clip_id].video_id)[0]
+        return f"{self.store.locate(cut.video_id)}[{cut.first}:{cut.stop}]"
 
     def _cut(self, clip_id: str) -> ParentCut:
         if clip_id not in self.cuts:
-            fault = f"{clip_id}: no record says which part of which video it is"
-            raise FeatureError("parent videos", [fault], _HINT)
+            raise _fault(f"{clip_id}: no record says which part of which video it is")
         cut = self.cuts[clip_id]
-        if self.videos.time_scale(cut.video_id) != 1.0:
-            fault = f"{clip_id}: its video is resized; cut first, then resize clips"
-            raise FeatureError("parent videos", [fault], _HINT)
+        if self.store.time_scale(cut.video_id) != 1.0:
+            raise _fault(
+                f"{clip_id}: its video is resized; cut first, then resize clips"
+            )
         return cut
 
-    def _fault(self, clip_id: str, problem: str) -> FeatureError:
-        where = self.videos.locate(self.cuts[clip_id].video_id)
-        return FeatureError("parent videos", [f"{clip_id}: {where}: {problem}"], _HINT)
-
-    def _length_fault(self, clip_id: str, steps: int, expected: float) -> str:
-        return (
-            f"{clip_id}: {self.locate(clip_id)}: expected {expected:.1f} steps but "
-            f"the video's {self._video_steps(clip_id)} leave {steps}"
-        )
+    def _place(self, clip_id: str) -> str:
+        return f"{clip_id}: {self.store.locate(self.cuts[clip_id].video_id)}"
 
 
 _HINT = (
     "extract or copy these files again, or compare parent_start_sec, parent_end_sec "
     "and fps of the annotation with the video"
 )
+
+
+def _fault(*faults: str) -> FeatureError:
+    return FeatureError("parent videos", faults, _HINT)
 
 
 def _check_cut(clip_id: str, cut: ParentCut) -> None:

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from avalanche_vilco.data.features.cached import CachedFeatures
 from avalanche_vilco.data.features.concatenated import ConcatFeatures
 from avalanche_vilco.data.features.database import DATA_FILE, LmdbFeatures
 from avalanche_vilco.data.features.folder import FeatureFolder
-from avalanche_vilco.data.features.grid import GridFeatures
 from avalanche_vilco.data.features.packed import PackedFeatures
 from avalanche_vilco.data.features.parent import ParentFeatures
 from avalanche_vilco.data.features.store import FeatureStore
+from avalanche_vilco.data.features.wrapped import CachedFeatures, GridFeatures
 
 FeatureSource: TypeAlias = (
     Path | str | FeatureStore | Sequence[Path | str | FeatureStore]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from avalanche_vilco.core.errors import FeatureError
+
+T = TypeVar("T")
 
 LENGTH_TOLERANCE_STEPS = 2
 """Extraction tools add or drop a step at the end; more is another clip's file."""
@@ -94,12 +97,19 @@ class Header:
     shape: tuple[int, ...]
     is_floating: bool
 
+    @classmethod
+    def of(cls, stored: Tensor | np.ndarray) -> Header:
+        """Header of steps as stored, mapped where possible."""
+        if isinstance(stored, Tensor):
+            return cls(tuple(stored.shape), stored.is_floating_point())
+        return cls(stored.shape, np.issubdtype(stored.dtype, np.floating))
 
-class StoredFeatures(ABC):
+
+class StoredFeatures(FeatureStore, ABC):
     """Base of the stores that read from disk themselves.
 
-    A subclass says where a clip lies, what its header is, and gives its steps as
-    they are stored, mapped where possible; reading copies them once.
+    A subclass says where a clip lies and gives its steps as they are stored, mapped
+    where possible; reading copies them once.
 
     :param source: file or folder of the store.
     """
@@ -109,20 +119,12 @@ class StoredFeatures(ABC):
         self._width: int | None = None
 
     @abstractmethod
-    def locate(self, clip_id: str) -> str:
-        """Where a clip's features lie; raises :class:`FeatureError` if nowhere."""
-
-    @abstractmethod
-    def missing(self, clip_ids: Iterable[str]) -> list[str]:
-        """Clips of which the store has nothing, in the order asked."""
-
-    @abstractmethod
-    def _header(self, clip_id: str) -> Header:
-        """Shape and kind; may raise anything, which becomes a named fault."""
-
-    @abstractmethod
     def _stored(self, clip_id: str) -> Tensor | np.ndarray:
-        """Steps as stored, not copied; may raise anything."""
+        """Steps as stored, not copied; may raise anything: it becomes a named fault."""
+
+    def _header(self, clip_id: str) -> Header:
+        """Shape and kind of what is stored; may raise anything."""
+        return Header.of(self._stored(clip_id))
 
     def _checked_steps(self, clip_id: str) -> bytearray | None:
         """A byte a step, 1 where it was seen to be finite; ``None``: not kept.
@@ -132,7 +134,7 @@ class StoredFeatures(ABC):
         """
         return None
 
-    def _check_source(self) -> None:  # noqa: B027  most stores have nothing to check
+    def _check_source(self) -> None:
         """Raise :class:`FeatureError` if no clip can be read at all."""
 
     @property
@@ -159,17 +161,17 @@ class StoredFeatures(ABC):
         return steps, channels
 
     def read(self, clip_id: str, start: int = 0, stop: int | None = None) -> Tensor:
-        """Features of a clip.
+        """Features of a clip, (T, C) float32, or the window of it.
 
-        :param clip_id: clip uid.
-        :param start: first step, >= 0.
-        :param stop: step after the last; beyond the end counts as the end.
-        :return: (T, C) float32, or the window of it.
         :raises FeatureError: missing, damaged, or holding NaN or infinity.
         """
         check_window(start, stop)
         with self._named(clip_id):
-            window = _window(self._stored(clip_id), start, stop)
+            stored = self._stored(clip_id)
+            if stored.ndim != 2:
+                shape = (*stored.shape,)
+                raise ValueError(f"expected a (T, C) tensor but got shape {shape}")
+            window = stored[start:stop]
             checked = self._checked_steps(clip_id)
             if checked is not None and 0 not in checked[start:stop]:
                 return _copy_window(window)
@@ -187,15 +189,9 @@ class StoredFeatures(ABC):
         *,
         tolerance: float = LENGTH_TOLERANCE_STEPS,
     ) -> None:
-        """Check every clip's header before training and list all faults at once.
-
-        :param expected_steps: clip uid -> duration x features a second.
-        :param tolerance: accepted difference between steps found and expected.
-        :raises FeatureError: files are missing, doubled, truncated, not a 2-D
-            floating tensor, transposed, of another width or another clip's length.
-        """
+        """Check every clip's header; see :meth:`FeatureStore.preflight`."""
         self._check_source()
-        headers, faults = self._headers(expected_steps)
+        headers, faults = gathered(self._checked_header, expected_steps)
         expected = {i: expected_steps[i] * self.time_scale(i) for i in headers}
         self._width = self._width or _common_width(headers, expected, tolerance)
         for clip_id, header in headers.items():
@@ -205,16 +201,6 @@ class StoredFeatures(ABC):
                 faults.append(f"{clip_id}: {self.locate(clip_id)}: {problem}")
         if faults:
             raise self._fault(*faults)
-
-    def _headers(self, clip_ids: Iterable[str]) -> tuple[dict[str, Header], list[str]]:
-        headers: dict[str, Header] = {}
-        faults: list[str] = []
-        for clip_id in clip_ids:
-            try:
-                headers[clip_id] = self._checked_header(clip_id)
-            except FeatureError as error:
-                faults += error.faults
-        return headers, faults
 
     def _checked_header(self, clip_id: str) -> Header:
         with self._named(clip_id):
@@ -249,6 +235,20 @@ def check_window(start: int, stop: int | None) -> None:
         )
 
 
+def gathered(
+    read: Callable[[str], T], clip_ids: Iterable[str]
+) -> tuple[dict[str, T], list[str]]:
+    """What can be read of clips, by clip uid, and the faults of the others."""
+    found: dict[str, T] = {}
+    faults: list[str] = []
+    for clip_id in clip_ids:
+        try:
+            found[clip_id] = read(clip_id)
+        except FeatureError as error:
+            faults += error.faults
+    return found, faults
+
+
 def faults_of(
     store: FeatureStore, expected_steps: Mapping[str, float], tolerance: float
 ) -> list[str]:
@@ -258,14 +258,6 @@ def faults_of(
     except FeatureError as error:
         return list(error.faults)
     return []
-
-
-def _window(
-    stored: Tensor | np.ndarray, start: int, stop: int | None
-) -> Tensor | np.ndarray:
-    if stored.ndim != 2:
-        raise ValueError(f"expected a (T, C) tensor but got shape {(*stored.shape,)}")
-    return stored[start:stop]
 
 
 def _copy_window(window: Tensor | np.ndarray) -> Tensor:
@@ -304,14 +296,15 @@ def _common_width(
     headers: Mapping[str, Header], expected: Mapping[str, float], tolerance: float
 ) -> int | None:
     """The width that most well-formed files have."""
-    widths = [
-        header.shape[1]
-        for clip_id, header in headers.items()
-        if len(header.shape) == 2
-        and abs(header.shape[0] - expected[clip_id]) <= tolerance
-    ]
-    widths = widths or [h.shape[1] for h in headers.values() if len(h.shape) == 2]
-    return max(sorted(set(widths)), key=widths.count) if widths else None
+    shapes = {i: h.shape for i, h in headers.items() if len(h.shape) == 2}
+    fitting = [s for i, s in shapes.items() if abs(s[0] - expected[i]) <= tolerance]
+    return most_common(width for _, width in fitting or shapes.values())
+
+
+def most_common(numbers: Iterable[int]) -> int | None:
+    """The number that occurs most often, of several the smallest."""
+    counts = Counter(sorted(numbers))
+    return max(counts, key=counts.__getitem__, default=None)
 
 
 def _malformed(header: Header) -> str | None:
@@ -319,7 +312,7 @@ def _malformed(header: Header) -> str | None:
         return "expected a floating dtype but got integers or bytes"
     if len(header.shape) != 2:
         return f"expected a (T, C) tensor but got shape {header.shape}"
-    if not all(header.shape):
+    if 0 in header.shape:
         return f"empty: shape {header.shape}"
     return None
 

@@ -6,23 +6,19 @@ with one npz archive a query id that holds ``token_features`` or ``features``. T
 embedded default has the same jsonl file and one npz archive with an array a query id.
 
 Limits against hostile or damaged files: a line has at most 1 MiB
-(:data:`MAX_LINE_BYTES`), an array at most 64 MiB unpacked (:data:`MAX_ARRAY_BYTES`),
-sizes are compared before anything is unpacked, and nothing is unpickled.
+(:data:`MAX_LINE_BYTES`), an array at most 64 MiB unpacked, sizes are compared before
+anything is unpacked, and nothing is unpickled.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 import sys
-import zipfile
-import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -30,11 +26,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from avalanche_vilco.core.cache import TensorCache
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import sha256_of
-from avalanche_vilco.core.handles import PerProcess, open_lmdb
 from avalanche_vilco.core.report import DataReport, Tally
-from avalanche_vilco.data.features.npz import check_bounded
+from avalanche_vilco.data.text.stored import StoredTokens, TokenArchive, TokenLMDB
 
 NARRATION_FILE = "format_unique_pretrain_data_v2.jsonl"
 """Sentences, in a data root."""
@@ -42,13 +38,7 @@ NARRATION_FEATURE_FILE = "narration_features.npz"
 NARRATION_LMDB = "narration_features.lmdb"
 MAX_LINE_BYTES = 2**20
 """A longer line of the jsonl file is an error."""
-MAX_ARRAY_BYTES = 64 * 2**20
-"""Larger features of one sentence, packed or unpacked, are an error: 77 tokens of
-512 float32 take 158 kB."""
-PUBLIC_ARRAYS = ("token_features", "features")
-"""Names of the array in a public npz value, the first that is there counts."""
 PUBLIC_MARGIN_SEC = 1.0
-_MAX_LMDB_KEY = 511
 
 _LAYOUT_HINT = (
     'expected {"video_id": clip uid, "query_id": str, "timestamps": [[start, end]], '
@@ -91,23 +81,23 @@ def parse_narration(path: Path | str, number: int, line: bytes) -> list[Narratio
     :raises DataError: too long, not JSON, a field is missing, of another type, empty
         or not finite; names the line.
     """
-    spot = f"line {number}"
+    record = f"line {number}"
     if len(line) > MAX_LINE_BYTES:
         problem = f"longer than {MAX_LINE_BYTES} bytes"
-        raise DataError(path, problem, record=spot, hint=_LAYOUT_HINT)
+        raise DataError(path, problem, record=record, hint=_LAYOUT_HINT)
     try:
         item = _DECODER.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DataError(path, str(error), record=spot, hint=_LAYOUT_HINT) from None
+        raise DataError(path, str(error), record=record, hint=_LAYOUT_HINT) from None
     for name in ("video_id", "query_id"):
         if not getattr(item, name).strip():
-            raise DataError(path, "empty", record=spot, field=name)
+            raise DataError(path, "empty", record=record, field=name)
     if not item.timestamps:
-        raise DataError(path, "no window", record=spot, field="timestamps")
+        raise DataError(path, "no window", record=record, field="timestamps")
     for window in item.timestamps:
         if not all(map(math.isfinite, window)):
             problem = f"expected finite seconds but got {list(window)}"
-            raise DataError(path, problem, record=spot, field="timestamps")
+            raise DataError(path, problem, record=record, field="timestamps")
     text = (item.query or "").strip()
     # One string for all narrations of a clip: public files have hundreds of thousands.
     clip_id = sys.intern(item.video_id)
@@ -126,11 +116,14 @@ def numbered_lines(path: Path | str) -> Iterator[tuple[int, bytes]]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no narration file at {path}")
+    return _lines(path)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     with path.open("rb") as file:
-        number = 0
         # A file without line ends must not be read whole.
-        while line := file.readline(MAX_LINE_BYTES + 1):
-            number += 1
+        lines = iter(partial(file.readline, MAX_LINE_BYTES + 1), b"")
+        for number, line in enumerate(lines, 1):
             if line.strip():
                 yield number, line
             if len(line) > MAX_LINE_BYTES:
@@ -152,32 +145,26 @@ def read_narrations(
     :raises FileNotFoundError: no such file.
     :raises DataError: a damaged line, named by its number.
     """
-    report = DataReport(files={Path(path).name: _sha256(Path(path))})
+    path = Path(path)
+    lines = numbered_lines(path)
+    report = DataReport(files={path.name: sha256_of(path)})
     tally = report.stage("narrations", "sentences")
     seen: set[Narration] = set()
     by_clip: dict[str, list[Narration]] = {}
-    for one in _parsed(path, faults):
-        kept = _checked(one, durations_sec, one in seen, tally)
-        if kept is not None:
-            seen.add(one)
-            by_clip.setdefault(one.clip_id, []).append(kept)
-    return {clip: tuple(sorted(told)) for clip, told in by_clip.items()}, report
-
-
-def _parsed(path: Path | str, faults: list[DataError] | None) -> Iterator[Narration]:
-    for number, line in numbered_lines(path):
+    for number, line in lines:
         try:
-            yield from parse_narration(path, number, line)
+            parsed = parse_narration(path, number, line)
         except DataError as fault:
             if faults is None:
                 raise
             faults.append(fault)
-
-
-def _sha256(path: Path) -> str:
-    if not path.is_file():
-        raise FileNotFoundError(f"no narration file at {path}")
-    return sha256_of(path)
+            continue
+        for one in parsed:
+            kept = _checked(one, durations_sec, one in seen, tally)
+            if kept is not None:
+                seen.add(one)
+                by_clip.setdefault(one.clip_id, []).append(kept)
+    return {clip: tuple(sorted(found)) for clip, found in by_clip.items()}, report
 
 
 def _checked(
@@ -189,9 +176,7 @@ def _checked(
     duration = math.inf
     if durations_sec is not None:
         duration = durations_sec.get(one.clip_id, -1.0)
-    reason = _reject_reason(one, duration)
-    if reason is None and is_repeated:
-        reason = "exact duplicate"
+    reason = _reject_reason(one, duration, is_repeated)
     if reason is not None:
         tally.reject(reason)
         return None
@@ -201,17 +186,17 @@ def _checked(
         return one
     tally.change("overhangs the clip, clipped to it")
     start, end = max(one.start_sec, 0.0), min(one.end_sec, duration)
-    return Narration(start, end, one.query_id, one.clip_id, one.text)
+    return replace(one, start_sec=start, end_sec=end)
 
 
-def _reject_reason(one: Narration, duration: float) -> str | None:
+def _reject_reason(one: Narration, duration: float, is_repeated: bool) -> str | None:
     if duration < 0:
         return "clip not in the annotations"
     if one.end_sec < one.start_sec:
         return "end before start"
     if one.start_sec > duration or one.end_sec < 0:
         return "outside the clip"
-    return None
+    return "exact duplicate" if is_repeated else None
 
 
 def narrations_near_windows(
@@ -242,178 +227,7 @@ def narrations_near_windows(
     return chosen
 
 
-class NarrationFeatures(Protocol):
-    """Token features by query id; holds no open handle in a pickle."""
-
-    path: Path
-
-    def ids(self) -> Collection[str]:
-        """All query ids that have features."""
-
-    def features(self, query_id: str) -> Tensor:
-        """Token features, (L, C) float32.
-
-        :raises DataError: missing, damaged, too large, not finite or of another shape.
-        """
-
-
-class NarrationArchive:
-    """One npz archive with an array (L, C) for each query id.
-
-    :param path: the archive.
-    :raises FileNotFoundError: no such file.
-    :raises DataError: it is no archive, or it is truncated.
-    """
-
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-        if not self.path.is_file():
-            raise FileNotFoundError(f"no narration features at {self.path}")
-        self._archive = PerProcess(partial(_open_archive, self.path))
-        self._archive.get()
-
-    def ids(self) -> Collection[str]:
-        """All query ids that have features."""
-        names = self._archive.get().namelist()
-        return {name[: -len(".npy")] for name in names if name.endswith(".npy")}
-
-    def features(self, query_id: str) -> Tensor:
-        """Token features of a sentence, (L, C) float32.
-
-        :param query_id: as in the jsonl file.
-        :raises DataError: missing, damaged, too large, not finite or of another shape.
-        """
-        archive = self._archive.get()
-        try:
-            member = archive.getinfo(f"{query_id}.npy")
-        except KeyError:
-            raise DataError(self.path, "no features", record=query_id) from None
-        return _tokens(self.path, query_id, archive, member)
-
-
-def _open_archive(path: Path) -> zipfile.ZipFile:
-    try:
-        return zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
-        hint = "write or copy it again"
-        raise DataError(path, f"not an npz archive: {error}", hint=hint) from None
-
-
-class NarrationLMDB:
-    """The public LMDB: query id -> bytes of an npz archive.
-
-    Needs the extra ``lmdb``: ``pip install avalanche-vilco[lmdb]``.
-
-    :param path: the LMDB's folder or file.
-    :raises FileNotFoundError: nothing there.
-    :raises ImportError: the extra is not installed.
-    :raises DataError: it is no LMDB, or it is truncated.
-    """
-
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-        self._environment = PerProcess(partial(open_lmdb, self.path))
-        self._environment.get()
-
-    def ids(self) -> Collection[str]:
-        """All query ids that have features."""
-        with self._environment.get().begin() as transaction:
-            keys = transaction.cursor().iternext(keys=True, values=False)
-            return {key.decode(errors="replace") for key in keys}
-
-    def features(self, query_id: str) -> Tensor:
-        """Token features of a sentence, (L, C) float32.
-
-        :param query_id: as in the jsonl file.
-        :raises DataError: missing, damaged, too large, not finite or of another shape.
-        """
-        with self._environment.get().begin(buffers=True) as transaction:
-            key = query_id.encode()
-            value = transaction.get(key) if 0 < len(key) <= _MAX_LMDB_KEY else None
-            if value is None:
-                raise DataError(self.path, "no features", record=query_id)
-            if len(value) > MAX_ARRAY_BYTES:
-                raise _too_large(self.path, query_id, len(value))
-            content = bytes(value)
-        return _npz_tokens(self.path, query_id, content)
-
-
-def _npz_tokens(path: Path, query_id: str, content: bytes) -> Tensor:
-    try:
-        archive = zipfile.ZipFile(io.BytesIO(content))
-    except (zipfile.BadZipFile, ValueError) as error:
-        problem = f"the value is no npz archive: {error}"
-        raise DataError(path, problem, record=query_id) from None
-    members = {member.filename: member for member in archive.infolist()}
-    for name in PUBLIC_ARRAYS:
-        if f"{name}.npy" in members:
-            return _tokens(path, query_id, archive, members[f"{name}.npy"])
-    problem = f"expected one of {PUBLIC_ARRAYS} but got {sorted(members)}"
-    raise DataError(path, problem, record=query_id)
-
-
-def _tokens(
-    path: Path, query_id: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo
-) -> Tensor:
-    if member.file_size > MAX_ARRAY_BYTES:
-        raise _too_large(path, query_id, member.file_size)
-    try:
-        check_bounded(member)
-        with archive.open(member) as file:
-            # No more than it declares, whatever it holds.
-            array = _array(file.read(member.file_size))
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        OSError,
-        ValueError,
-        NotImplementedError,  # compression or encryption that zipfile lacks
-        RuntimeError,
-    ) as error:
-        problem = f"damaged: {error}"
-        raise DataError(path, problem, record=query_id) from None
-    tokens = torch.from_numpy(array)
-    tokens = tokens[None] if tokens.ndim == 1 else tokens
-    if tokens.ndim != 2 or 0 in tokens.shape:
-        problem = f"expected (L, C) token features but got {tuple(array.shape)}"
-        raise DataError(path, problem, record=query_id)
-    if not bool(torch.isfinite(tokens).all()):
-        raise DataError(path, "the features hold NaN or infinity", record=query_id)
-    return tokens
-
-
-def _array(content: bytes) -> npt.NDArray[np.float32]:
-    """A .npy file's array, copied as float32; a header that promises more than the
-    file holds is refused before anything is allocated.
-    """
-    file = io.BytesIO(content)
-    version = np.lib.format.read_magic(file)
-    read_header = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }.get(version)
-    if read_header is None:
-        raise ValueError(f"npy version {version} is unknown")
-    shape, is_fortran, dtype = read_header(file)
-    if not np.issubdtype(dtype, np.floating):
-        raise ValueError(f"expected floating values but got {dtype}")
-    size = math.prod(shape) * dtype.itemsize
-    if size != len(content) - file.tell():
-        raise ValueError(f"the header promises {size} bytes of values, not so the file")
-    values = np.frombuffer(content, dtype, offset=file.tell())
-    array = values.reshape(shape, order="F" if is_fortran else "C")
-    # What float32 cannot hold becomes infinity, which the caller reports.
-    with np.errstate(over="ignore"):
-        return np.array(array, dtype=np.float32, order="C")
-
-
-def _too_large(path: Path, query_id: str, size: int) -> DataError:
-    problem = f"expected at most {MAX_ARRAY_BYTES} bytes but got {size}"
-    return DataError(path, problem, record=query_id)
-
-
-def open_narration_features(path: Path | str) -> NarrationFeatures:
+def open_narration_features(path: Path | str) -> StoredTokens:
     """The archive or LMDB at a path.
 
     :param path: ``.npz`` file, or an LMDB (its folder or file).
@@ -421,9 +235,8 @@ def open_narration_features(path: Path | str) -> NarrationFeatures:
     :raises DataError: neither one nor the other.
     """
     path = Path(path)
-    if path.is_file() and path.suffix == ".npz":
-        return NarrationArchive(path)
-    return NarrationLMDB(path)
+    is_archive = path.is_file() and path.suffix == ".npz"
+    return TokenArchive(path) if is_archive else TokenLMDB(path)
 
 
 def narration_files(root: Path) -> tuple[Path, Path]:
@@ -468,24 +281,29 @@ class NarrationStore:
 
     def _leave_out_missing(self, missing: str) -> None:
         known = self._features.ids()
-        told = [one for clip in self._by_clip.values() for one in clip]
-        gone = [one.query_id for one in told if one.query_id not in known]
-        if gone and missing == "error":
-            ids = sorted(set(gone))
-            problem = f"no features for {len(ids)} narrations: {', '.join(ids)}"
+        n_read = len(self)
+        absent = {
+            one.query_id
+            for narrations in self._by_clip.values()
+            for one in narrations
+            if one.query_id not in known
+        }
+        if absent and missing == "error":
+            problem = f"no features for {len(absent)} narrations: "
+            problem += ", ".join(sorted(absent))
             hint = "copy the file again, or pass missing='drop' to leave them out"
             raise DataError(self._features.path, problem, hint=hint)
-        tally = self.report.stage("narration features", "sentences")
-        tally.reject("no features", len(gone))
-        tally.kept = len(told) - len(gone)
-        kept = {
-            clip: tuple(one for one in told if one.query_id in known)
-            for clip, told in self._by_clip.items()
+        with_features = {
+            clip: tuple(one for one in narrations if one.query_id not in absent)
+            for clip, narrations in self._by_clip.items()
         }
-        self._by_clip = {clip: told for clip, told in kept.items() if told}
+        self._by_clip = {clip: kept for clip, kept in with_features.items() if kept}
+        tally = self.report.stage("narration features", "sentences")
+        tally.kept = len(self)
+        tally.reject("no features", n_read - len(self))
 
     def __len__(self) -> int:
-        return sum(len(told) for told in self._by_clip.values())
+        return sum(map(len, self._by_clip.values()))
 
     @property
     def clip_ids(self) -> tuple[str, ...]:
@@ -529,12 +347,7 @@ class ClipNarrations:
             raise ValueError(f"expected max_sentences >= 1 but got {max_sentences}")
         self.store = store
         self.max_sentences = max_sentences
-        self.cache_bytes = cache_bytes
-        self._cache: dict[str, Tensor] = {}
-        self._cached_bytes = 0
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_cache": {}, "_cached_bytes": 0}
+        self._cache = TensorCache(cache_bytes)
 
     @property
     def width(self) -> int:
@@ -547,38 +360,37 @@ class ClipNarrations:
         raise ValueError("there are no narrations")
 
     def of_clip(self, clip_id: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Embeddings (S, C) float32, windows (S, 2) float64 in clip seconds and
-        sentence numbers (S,) int64, S may be 0.
+        """Embeddings, windows and numbers of a clip's S sentences; S may be 0.
 
+        :return: (S, C) float32, (S, 2) float64 in clip seconds and (S,) int64.
         :raises DataError: features of a sentence are damaged.
         """
-        told = self._chosen(clip_id)
-        if not told:
+        chosen = self._chosen(clip_id)
+        if not chosen:
             return torch.zeros(0, 0), torch.zeros(0, 2).double(), torch.zeros(0).long()
-        spans = [(one.start_sec, one.end_sec) for one in told]
-        numbers = [sentence_number(one.text or one.query_id) for one in told]
+        windows = [(one.start_sec, one.end_sec) for one in chosen]
+        numbers = [sentence_number(one.text or one.query_id) for one in chosen]
         return (
-            self._embeddings(clip_id, told),
-            torch.tensor(spans, dtype=torch.float64),
+            self._embeddings(clip_id, chosen),
+            torch.tensor(windows, dtype=torch.float64),
             torch.tensor(numbers),
         )
 
     def _chosen(self, clip_id: str) -> Sequence[Narration]:
-        told = self.store.of_clip(clip_id)
-        if len(told) <= self.max_sentences:
-            return told
-        spots = np.linspace(0, len(told) - 1, self.max_sentences).round().astype(int)
-        return [told[i] for i in spots]
+        narrations = self.store.of_clip(clip_id)
+        if len(narrations) <= self.max_sentences:
+            return narrations
+        spread = np.linspace(0, len(narrations) - 1, self.max_sentences).round()
+        return [narrations[i] for i in spread.astype(int)]
 
-    def _embeddings(self, clip_id: str, told: Sequence[Narration]) -> Tensor:
-        kept = self._cache.get(clip_id)
-        if kept is None:
-            means = [self.store.features(one.query_id).mean(0) for one in told]
-            kept = torch.stack(means).half()
-            if self._cached_bytes + kept.nbytes <= self.cache_bytes:
-                self._cache[clip_id] = kept
-                self._cached_bytes += kept.nbytes
-        return kept.float()
+    def _embeddings(self, clip_id: str, narrations: Sequence[Narration]) -> Tensor:
+        embeddings = self._cache.get(clip_id)
+        if embeddings is None:
+            means = [self.store.features(one.query_id).mean(0) for one in narrations]
+            embeddings = torch.stack(means).half()
+            if self._cache.has_room(embeddings):
+                self._cache[clip_id] = embeddings
+        return embeddings.float()
 
 
 def sentence_number(text: str) -> int:

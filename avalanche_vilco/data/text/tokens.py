@@ -9,28 +9,31 @@ from __future__ import annotations
 
 import hashlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from avalanche_vilco.core.errors import DataError
-from avalanche_vilco.core.handles import PerProcess
-from avalanche_vilco.data.text.narrations import NarrationLMDB
+from avalanche_vilco.data.text.stored import (
+    StoredTokens,
+    TokenFolder,
+    TokenLMDB,
+    TokenTable,
+    as_tokens,
+    load_pt,
+)
 
 HASHED_WIDTH = 64
 AGREEMENT = 1e-4
 """Largest difference between two clips' features of one label."""
-MAX_TEXT_FILE_BYTES = 256 * 2**20
-"""A larger file of one clip or query is not read: 77 tokens of 768 channels take
-236 kB, and a clip has 15 labels at most."""
 
 _QUESTION_WORD = re.compile(r"\w[\w'\u2019-]*")
 
@@ -88,7 +91,7 @@ def examine_query_text(
     for label in labels:
         try:
             if label in stored:
-                tokens[label] = _as_tokens(path, label, stored[label])
+                tokens[label] = as_tokens(path, label, stored[label])
         except DataError as fault:
             faults.append(fault)
     return tokens, faults + _width_faults(path, tokens)
@@ -130,7 +133,7 @@ def _merge_clips(
 
 
 def _clip_entries(path: Path) -> dict[str, Tensor]:
-    entries = _load_pt(path)
+    entries = load_pt(path)
     if not isinstance(entries, dict):
         kind = type(entries).__name__
         raise DataError(path, f"expected a dict of label -> (L, C) but got a {kind}")
@@ -142,24 +145,6 @@ def _clip_entries(path: Path) -> dict[str, Tensor]:
             )
             raise DataError(path, problem, record=str(label))
     return entries
-
-
-def _load_pt(path: Path) -> Any:
-    size = path.stat().st_size
-    if size > MAX_TEXT_FILE_BYTES:
-        problem = f"expected at most {MAX_TEXT_FILE_BYTES} bytes but got {size}"
-        raise DataError(path, problem, hint="is it a file of video features?")
-    try:
-        return torch.load(path, weights_only=True, map_location="cpu")
-    except UnpicklingError:
-        # torch's own message advises to switch the check off.
-        problem = "refused, it holds other objects than tensors, strings and dicts"
-        hint = "save tensors: torch.save({label: tensor})"
-        raise DataError(path, problem, hint=hint) from None
-    except Exception as error:  # damaged pickles raise almost anything
-        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        hint = "write or copy it again"
-        raise DataError(path, f"damaged: {reason}", hint=hint) from error
 
 
 def _disagree(one: Tensor, other: Tensor) -> bool:
@@ -178,31 +163,20 @@ def _disagreement(path: Path, label: str, earlier: Path) -> DataError:
     return DataError(path, problem, record=label, hint=hint)
 
 
-def _as_tokens(path: Path, label: str, stored: Tensor) -> Tensor:
-    tokens = stored.detach().float()
-    tokens = tokens[None] if tokens.ndim == 1 else tokens
-    if tokens.ndim != 2 or 0 in tokens.shape:
-        problem = f"expected (L, C) token features but got {tuple(stored.shape)}"
-        raise DataError(path, problem, record=label)
-    if not bool(torch.isfinite(tokens).all()):
-        raise DataError(path, "the text holds NaN or infinity", record=label)
-    return tokens
-
-
 def _width_faults(path: Path, tokens: Mapping[str, Tensor]) -> list[DataError]:
     """Entries of another width than most have."""
-    widths = [value.shape[1] for value in tokens.values()]
-    usual = max(widths, key=widths.count, default=0)
-    hint = "write all entries with one text encoder"
+    widths = {label: value.shape[1] for label, value in tokens.items()}
+    found = list(widths.values())
+    expected = max(found, key=found.count, default=0)
     return [
         DataError(
             path,
-            f"expected {usual} channels but got {value.shape[1]}",
+            f"expected {expected} channels but got {width}",
             record=label,
-            hint=hint,
+            hint="write all entries with one text encoder",
         )
-        for label, value in tokens.items()
-        if value.shape[1] != usual
+        for label, width in widths.items()
+        if width != expected
     ]
 
 
@@ -237,16 +211,8 @@ class QueryTokens:
     """
 
     def __init__(self, path: Path | str, width: int | None = None) -> None:
-        self.path = Path(path)
-        self._file: PerProcess[Any] | None = None
-        self._database: NarrationLMDB | None = None
-        if _is_lmdb(self.path):
-            self._database = NarrationLMDB(self.path)
-        elif not self.path.is_dir():
-            if not self.path.is_file():
-                raise FileNotFoundError(f"no query text file or folder at {self.path}")
-            self._file = PerProcess(partial(_open_table, self.path))
-            self._file.get()
+        self._store = _open_store(Path(path))
+        self.path = self._store.path
         self.width = self._first_width() if width is None else width
 
     def read(self, query_id: str) -> Tensor:
@@ -256,7 +222,7 @@ class QueryTokens:
         :return: (L, C) float32.
         :raises DataError: missing, damaged, not finite, of a wrong shape or width.
         """
-        tokens = _as_tokens(self.path, query_id, self._stored(query_id))
+        tokens = self._store.features(query_id)
         if tokens.shape[1] != self.width:
             problem = f"expected {self.width} channels but got {tokens.shape[1]}"
             raise DataError(self.path, problem, record=query_id)
@@ -264,52 +230,21 @@ class QueryTokens:
 
     def missing(self, query_ids: Iterable[str]) -> list[str]:
         """Query ids without an entry, in the order given."""
-        known = set(self._ids())
+        known = self._store.ids()
         return [query_id for query_id in query_ids if query_id not in known]
 
     def _first_width(self) -> int:
-        first = min(self._ids(), default=None)
+        first = min(self._store.ids(), default=None)
         if first is None:
-            raise DataError(
-                self.path, "holds no query text", hint="is it the right one?"
-            )
-        return int(_as_tokens(self.path, first, self._stored(first)).shape[1])
-
-    def _ids(self) -> Iterable[str]:
-        if self._database is not None:
-            return self._database.ids()
-        if self._file is None:
-            return (path.stem for path in self.path.glob("*.pt"))
-        return self._file.get().keys()
-
-    def _stored(self, query_id: str) -> Tensor:
-        if self._database is not None:
-            return self._database.features(query_id)
-        try:
-            if self._file is not None:
-                return self._file.get().get_tensor(query_id)
-        except SafetensorError:
-            raise DataError(self.path, "no entry", record=query_id) from None
-        path = self.path / f"{query_id}.pt"
-        # An id with a slash would name a file elsewhere.
-        if path.parent != self.path or not path.is_file():
-            raise DataError(self.path, "no entry", record=query_id)
-        stored = _load_pt(path)
-        if not isinstance(stored, Tensor):
-            problem = f"expected one tensor but got a {type(stored).__name__}"
-            raise DataError(self.path, problem, record=query_id)
-        return stored
+            hint = "is it the right one?"
+            raise DataError(self.path, "holds no query text", hint=hint)
+        return int(self._store.features(first).shape[1])
 
 
-def _is_lmdb(path: Path) -> bool:
-    return (path / "data.mdb").is_file() or path.suffix in (".lmdb", ".mdb")
-
-
-def _open_table(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as error:
-        raise DataError(path, f"not a safetensors file: {error}") from None
+def _open_store(path: Path) -> StoredTokens:
+    if (path / "data.mdb").is_file() or path.suffix in (".lmdb", ".mdb"):
+        return TokenLMDB(path)
+    return TokenFolder(path) if path.is_dir() else TokenTable(path)
 
 
 class JoinedTokens:
@@ -328,59 +263,76 @@ class JoinedTokens:
             )
         self.sources = tuple(sources)
         self.width = widths[0]
-        self._home: dict[str, TokenSource] = {}
+        self._source_of: dict[str, TokenSource] = {}
 
     def read(self, query_id: str) -> Tensor:
         """Token features of a query, (L, C) float32.
 
         :raises DataError: missing or damaged.
         """
-        if query_id not in self._home:
-            there = (s for s in self.sources if not s.missing([query_id]))
-            self._home[query_id] = next(there, self.sources[0])
-        return self._home[query_id].read(query_id)
+        if query_id not in self._source_of:
+            holding = (s for s in self.sources if not s.missing([query_id]))
+            self._source_of[query_id] = next(holding, self.sources[0])
+        return self._source_of[query_id].read(query_id)
 
     def missing(self, query_ids: Iterable[str]) -> list[str]:
         """Query ids without an entry in any store, in the order given."""
         left = list(query_ids)
         for source in self.sources:
-            gone = source.missing(left)
-            found = set(left) - set(gone)
-            self._home.update((i, source) for i in found if i not in self._home)
-            left = gone
+            missing = source.missing(left)
+            for query_id in set(left) - set(missing):
+                self._source_of.setdefault(query_id, source)
+            left = missing
         return left
 
 
-class HashedTokens:
+class _QuestionTokens(ABC):
+    """Token features by the text of a query.
+
+    :param texts: query id -> question.
+    """
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.texts = dict(texts)
+
+    @abstractmethod
+    def _tokens(self, text: str) -> Tensor | None:
+        """(L, C) float32 of a question."""
+
+    def read(self, query_id: str) -> Tensor:
+        """Token features of a query, (L, C) float32.
+
+        :raises DataError: no such query.
+        """
+        tokens = self._tokens(self.texts[query_id]) if query_id in self.texts else None
+        if tokens is None:
+            raise DataError("questions", "no such query", record=query_id)
+        return tokens
+
+
+class HashedTokens(_QuestionTokens):
     """Questions without a text encoder: a fixed random vector for each word.
 
-    Words that two questions share have the same vector; there is no further meaning in
-    it. A stand-in where no features of a text encoder are at hand.
+    Words that two questions share have the same vector, on every machine; there is no
+    further meaning in it. A stand-in where no features of a text encoder are at hand.
 
     :param texts: query id -> question.
     :param width: channels of a token.
     """
 
     def __init__(self, texts: Mapping[str, str], width: int = HASHED_WIDTH) -> None:
-        self.texts = dict(texts)
+        super().__init__(texts)
         self.width = width
-
-    def read(self, query_id: str) -> Tensor:
-        """(words, width) float32, the same on every machine.
-
-        :raises DataError: no such query.
-        """
-        if query_id not in self.texts:
-            raise DataError("questions", "no such query", record=query_id)
-        words = _QUESTION_WORD.findall(self.texts[query_id].lower()) or ["?"]
-        return torch.stack([_kept_word_vector(word, self.width) for word in words])
 
     def missing(self, query_ids: Iterable[str]) -> list[str]:
         """Query ids without a question, in the order given."""
         return [query_id for query_id in query_ids if query_id not in self.texts]
 
+    def _tokens(self, text: str) -> Tensor:
+        return _hashed(_QUESTION_WORD.findall(text.lower()), self.width)
 
-class TextTokens:
+
+class TextTokens(_QuestionTokens):
     """Token features by the question's words, such as CLIP's.
 
     :param texts: query id -> question.
@@ -388,51 +340,38 @@ class TextTokens:
     """
 
     def __init__(self, texts: Mapping[str, str], tokens: Mapping[str, Tensor]) -> None:
-        self.texts = dict(texts)
+        super().__init__(texts)
         self.tokens = dict(tokens)
         self.width = int(next(iter(self.tokens.values())).shape[1])
-
-    def read(self, query_id: str) -> Tensor:
-        """Token features of a query, (L, C) float32.
-
-        :raises DataError: no such query.
-        """
-        if self.missing([query_id]):
-            raise DataError("questions", "no such query", record=query_id)
-        return self.tokens[self.texts[query_id]]
 
     def missing(self, query_ids: Iterable[str]) -> list[str]:
         """Query ids without features, in the order given."""
         return [i for i in query_ids if self.texts.get(i) not in self.tokens]
 
+    def _tokens(self, text: str) -> Tensor | None:
+        return self.tokens.get(text)
+
 
 def hashed_query_text(
     labels: Iterable[str], width: int = HASHED_WIDTH
 ) -> dict[str, Tensor]:
-    """Token features without a text encoder: one fixed random vector a word.
-
-    Words shared by two labels share their vector; there is no further meaning in
-    it. A stand-in where no features of a text encoder are at hand.
+    """Token features of categories without a text encoder, as :class:`HashedTokens`.
 
     :param labels: labels in the annotation file's spelling.
     :param width: channels of a token.
     :return: label -> (words, width) float32, the same on every machine.
     """
-    return {
-        label: torch.stack([_word_vector(word, width) for word in _words(label)])
-        for label in labels
-    }
+    words = {label: readable(label).replace(",", "").split() for label in labels}
+    return {label: _hashed(found, width) for label, found in words.items()}
 
 
-def _words(label: str) -> list[str]:
-    return readable(label).replace(",", "").split() or ["?"]
+def _hashed(words: Sequence[str], width: int) -> Tensor:
+    return torch.stack([_word_vector(word, width) for word in words or ["?"]])
 
 
+@lru_cache(maxsize=2**16)
 def _word_vector(word: str, width: int) -> Tensor:
     digest = hashlib.sha256(word.encode()).digest()
     seed = np.random.SeedSequence(int.from_bytes(digest, "big"))
     values = np.random.Generator(np.random.PCG64(seed)).standard_normal(width)
     return torch.from_numpy(values.astype(np.float32))
-
-
-_kept_word_vector = lru_cache(maxsize=2**16)(_word_vector)

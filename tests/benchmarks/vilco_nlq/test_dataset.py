@@ -176,7 +176,7 @@ def test_joined_stores_read_each_query_where_it_lies(tmp_path):
     assert joined.missing(["ann_1", "ann_2", "ann_0"]) == ["ann_2"]
     assert float(joined.read("ann_0").sum()) == 0
     assert float(JoinedTokens(stores).read("ann_1").sum()) == 4
-    with pytest.raises(DataError, match="record 'ann_2': no entry"):
+    with pytest.raises(DataError, match="record 'ann_2': no token features"):
         joined.read("ann_2")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.data.features.npz import npz_array
-from avalanche_vilco.data.text.narrations import NarrationArchive
+from avalanche_vilco.data.text.stored import TokenArchive
 
 
 def archive(method: int) -> bytes:
@@ -27,8 +27,12 @@ def test_compressions_that_cannot_be_bounded_are_refused(method: int) -> None:
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_what_numpy_writes_is_read(method: int) -> None:
-    assert npz_array(memoryview(archive(method))).shape == (3, 4)
+def test_what_numpy_writes_is_read_in_place_if_it_is_not_compressed(method) -> None:
+    content = archive(method)
+    array = npz_array(memoryview(content))
+    assert array.shape == (3, 4)
+    in_place = np.shares_memory(array, np.frombuffer(content, np.uint8))
+    assert in_place == (method == zipfile.ZIP_STORED)
 
 
 def test_narration_archives_are_bounded_too(tmp_path: Path) -> None:
@@ -38,4 +42,4 @@ def test_narration_archives_are_bounded_too(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w", compression=zipfile.ZIP_BZIP2) as file:
         file.writestr("one.npy", array.getvalue())
     with pytest.raises(DataError, match="stored or deflated"):
-        NarrationArchive(path).features("one")
+        TokenArchive(path).features("one")

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.handles import open_lmdb
-from avalanche_vilco.data.text import narrations
+from avalanche_vilco.data.text import stored
 from avalanche_vilco.data.text.narrations import (
-    MAX_ARRAY_BYTES,
     MAX_LINE_BYTES,
     Narration,
     NarrationStore,
@@ -28,6 +27,7 @@ from avalanche_vilco.data.text.narrations import (
     open_narration_features,
     read_narrations,
 )
+from avalanche_vilco.data.text.stored import MAX_ARRAY_BYTES
 
 FILE = "format_unique_pretrain_data_v2.jsonl"
 
@@ -235,7 +235,7 @@ def test_token_features_are_preferred_in_a_public_value(tmp_path):
     store = open_narration_features(database(tmp_path, q=value, w=npz_bytes(x=TOKENS)))
     assert store.features("q").shape == (3, 4)
     with pytest.raises(
-        DataError, match=r"record 'w': expected one of .* got \['x.npy'\]"
+        DataError, match=r"record 'w'.*: expected an array named .* got \['x.npy'\]"
     ):
         store.features("w")
 
@@ -254,7 +254,7 @@ def test_column_major_and_wide_arrays_are_read(make_features):
         (np.ones((2, 2, 2), np.float32), r"expected \(L, C\).* got \(2, 2, 2\)"),
         (np.ones((0, 4), np.float32), r"got \(0, 4\)"),
         (np.ones((2, 4), np.int64), "expected floating values but got int64"),
-        (np.array([{"a": 1}], dtype=object), "expected floating values but got object"),
+        (np.array([{"a": 1}], dtype=object), "the array holds Python objects"),
     ],
 )
 def test_features_that_are_none_are_named(array, problem, make_features):
@@ -266,7 +266,7 @@ def test_features_that_are_none_are_named(array, problem, make_features):
 @pytest.mark.parametrize("query_id", ["w", "", "../q", "x" * 600])
 def test_features_that_are_not_there_are_named(query_id, make_features):
     store = open_narration_features(make_features(q=TOKENS))
-    with pytest.raises(DataError, match="no features"):
+    with pytest.raises(DataError, match="no token features"):
         store.features(query_id)
 
 
@@ -285,7 +285,7 @@ def test_flipped_byte_is_found_by_its_checksum(tmp_path):
     content = bytearray(path.read_bytes())
     content[3000] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match="record 'q': damaged: Bad CRC-32"):
+    with pytest.raises(DataError, match="record 'q': not readable: Bad CRC-32"):
         open_narration_features(path).features("q")
 
 
@@ -300,7 +300,7 @@ def test_zip_bomb_is_not_unpacked(tmp_path, monkeypatch):
     path = bomb(tmp_path / "bomb.npz")
     assert path.stat().st_size < 10**6
     monkeypatch.setattr(zipfile.ZipFile, "read", None)
-    with pytest.raises(DataError, match=f"expected at most {MAX_ARRAY_BYTES} bytes"):
+    with pytest.raises(DataError, match=f"more than {MAX_ARRAY_BYTES} are refused"):
         open_narration_features(path).features("q")
 
 
@@ -310,20 +310,20 @@ def test_header_that_promises_more_than_there_is_is_refused(tmp_path):
     np.lib.format.write_array_header_1_0(header, fields)
     with zipfile.ZipFile(tmp_path / "liar.npz", "w") as file:
         file.writestr("q.npy", header.getvalue() + bytes(64))
-    with pytest.raises(DataError, match="the header promises 2048000000000000 bytes"):
+    with pytest.raises(DataError, match="expected 2048000000000000 bytes"):
         open_narration_features(tmp_path / "liar.npz").features("q")
 
 
 def test_value_that_is_no_archive_is_named(tmp_path):
     store = open_narration_features(database(tmp_path, q=b"text"))
-    with pytest.raises(DataError, match="record 'q': the value is no npz archive"):
+    with pytest.raises(DataError, match="record 'q': not readable: File is not a zip"):
         store.features("q")
 
 
 def test_value_over_the_limit_is_not_copied(tmp_path, monkeypatch):
     path = database(tmp_path, q=npz_bytes(features=TOKENS))
-    monkeypatch.setattr(narrations, "MAX_ARRAY_BYTES", 10)
-    with pytest.raises(DataError, match="record 'q': expected at most 10 bytes"):
+    monkeypatch.setattr(stored, "MAX_ARRAY_BYTES", 10)
+    with pytest.raises(DataError, match=r"record 'q'.* more than 10 are refused"):
         open_narration_features(path).features("q")
 
 

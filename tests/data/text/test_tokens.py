@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.data.text.stored import MAX_TEXT_FILE_BYTES
 from avalanche_vilco.data.text.tokens import (
-    MAX_TEXT_FILE_BYTES,
     QueryTokens,
     examine_query_text,
     hashed_query_text,
@@ -88,7 +88,7 @@ def test_text_of_wrong_shape_is_named(shape, tmp_path):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_text_that_is_no_number_is_named(value, tmp_path):
     path = store(tmp_path, cook=torch.full((2, 8), value))
-    with pytest.raises(DataError, match="record 'cook': the text holds NaN"):
+    with pytest.raises(DataError, match="record 'cook': the token features hold NaN"):
         read_query_text(path, ["cook"])
 
 
@@ -280,7 +280,7 @@ def test_pooled_query_is_one_token_and_wrong_width_names_the_query(query_tokens)
 def test_missing_queries_are_listed(query_tokens):
     store = query_tokens(a=torch.ones(1, 256))
     assert store.missing(["b", "a", "c"]) == ["b", "c"]
-    with pytest.raises(DataError, match="record 'b': no entry"):
+    with pytest.raises(DataError, match="record 'b': no token features"):
         store.read("b")
 
 
@@ -288,7 +288,7 @@ def test_query_id_never_leaves_the_folder(query_tokens, tmp_path):
     torch.save(torch.ones(1, 256), tmp_path / "secret.pt")
     store = query_tokens(a=torch.ones(1, 256))
     for query_id in ("../secret", str(tmp_path / "secret"), "", "a\0"):
-        with pytest.raises(DataError, match="no entry"):
+        with pytest.raises(DataError, match="no token features"):
             store.read(query_id)
 
 
