@@ -7,7 +7,7 @@ and answer the same calls, so stock plugins need not know what they carry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -24,8 +24,7 @@ class TensorBatch:
     Subclasses list their fields in :attr:`padding`: name -> value that fills ragged
     trailing dims when batches of unequal size are concatenated. Fields listed in
     :attr:`optional` may be absent, which reads as filled with their value. Offers
-    ``to``,
-    ``len``, ``size``, ``shape``, ``device``, indexing, ``clone``, ``detach``,
+    ``to``, ``len``, ``size``, ``shape``, ``device``, indexing, ``clone``, ``detach``,
     ``cpu``, ``pin_memory`` and ``torch.cat``.
 
     :param fields: one tensor for each name in :attr:`padding`.
@@ -56,15 +55,24 @@ class TensorBatch:
         """The batch with a function applied to each tensor."""
         return type(self)(**{n: function(t) for n, t in self.fields().items()})
 
-    def to(self: Batch, *args: Any, **kwargs: Any) -> Batch:
+    def to(
+        self: Batch,
+        device: Any = None,
+        dtype: Any = None,
+        non_blocking: bool = False,
+        **ignored: Any,
+    ) -> Batch:
         """Move to a device; dtypes stay, whatever is asked.
 
-        :param args: as for :meth:`torch.Tensor.to`.
+        :param device: a device, a tensor that is on it, or, as the first argument of
+            :meth:`torch.Tensor.to` may be, a dtype.
+        :param dtype: ignored, as other arguments of :meth:`torch.Tensor.to` are.
+        :param non_blocking: as there.
         """
-        device, _, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
-        if device is None:
+        if device is None or isinstance(device, torch.dtype):
             return self
-        return self.map(lambda t: t.to(device, non_blocking=non_blocking))
+        where = getattr(device, "device", device)
+        return self.map(lambda t: t.to(where, non_blocking=non_blocking))
 
     def cpu(self: Batch) -> Batch:
         """Move to the CPU."""
@@ -121,18 +129,7 @@ class TensorBatch:
 
         :param batches: at least one batch of this class.
         """
-        parts = [batch.fields() for batch in batches]
-        padding = _present(cls, parts)
-        filled = [
-            _with_empty(own, padding, parts, (len(batch),))
-            for own, batch in zip(parts, batches, strict=True)
-        ]
-        return cls(
-            **{
-                name: _cat_padded([own[name] for own in filled], value)
-                for name, value in padding.items()
-            }
-        )
+        return _joined(cls, [batch.fields() for batch in batches], torch.cat, n_given=1)
 
     @classmethod
     def __torch_function__(
@@ -156,46 +153,46 @@ class TensorBatch:
         return cls.cat(list(tensors))
 
 
-def _present(
-    kind: type[TensorBatch], parts: Sequence[Mapping[str, Tensor]]
-) -> dict[str, float]:
-    """Padding of the fields that any of the parts has."""
-    extra = {n: v for n, v in kind.optional.items() if any(n in own for own in parts)}
-    return {**kind.padding, **extra}
-
-
-def _with_empty(
-    own: Mapping[str, Tensor],
-    names: Iterable[str],
+def _joined(
+    kind: type[Batch],
     parts: Sequence[Mapping[str, Tensor]],
-    lead: tuple[int, ...],
-) -> dict[str, Tensor]:
-    """A part with an empty tensor, to be padded, for each field that only others
-    have.
+    join: Callable[[list[Tensor]], Tensor],
+    n_given: int,
+) -> Batch:
+    """Parts stacked or concatenated field by field, padded to one size.
+
+    :param parts: a field that only some have is empty, to be padded, in the others.
+    :param n_given: leading dims that are not padded: 1 where batches are concatenated.
     """
-    filled = dict(own)
-    for name in names:
-        if name not in own:
-            like = next(part[name] for part in parts if name in part)
-            sizes = [0] * (like.ndim - len(lead))
-            filled[name] = like.new_empty(*lead, *sizes)
-    return filled
+    optional = {n: v for n, v in kind.optional.items() if any(n in p for p in parts)}
+    fields: dict[str, Tensor] = {}
+    for name, value in {**kind.padding, **optional}.items():
+        like = next(part[name] for part in parts if name in part)
+        empty = [0] * (like.ndim - n_given)
+        tensors = [
+            part[name]
+            if name in part
+            else like.new_empty(*next(iter(part.values())).shape[:n_given], *empty)
+            for part in parts
+        ]
+        fields[name] = join(_padded(tensors, value, n_given))
+    return kind(**fields)
 
 
-def _cat_padded(tensors: Sequence[Tensor], value: float) -> Tensor:
-    trailing = [
-        max(sizes) for sizes in zip(*(t.shape[1:] for t in tensors), strict=True)
-    ]
-    return torch.cat([_pad_to(t, [len(t), *trailing], value) for t in tensors])
-
-
-def _pad_to(tensor: Tensor, shape: Sequence[int], value: float) -> Tensor:
-    if list(tensor.shape) == list(shape):
-        return tensor
-    pads: list[int] = []
-    for have, want in reversed(list(zip(tensor.shape, shape, strict=True))):
-        pads += [0, want - have]
-    return F.pad(tensor, pads, value=value)
+def _padded(tensors: Sequence[Tensor], value: float, n_given: int) -> list[Tensor]:
+    """Tensors filled at the end of each dim but the first, to one size."""
+    sizes = zip(*(tensor.shape[n_given:] for tensor in tensors), strict=True)
+    largest = list(map(max, sizes))
+    padded = []
+    for tensor in tensors:
+        lacking = [
+            want - have
+            for have, want in zip(tensor.shape[n_given:], largest, strict=True)
+        ]
+        # F.pad counts dims from the last, with what to add before and after each.
+        pads = [n for lack in reversed(lacking) for n in (0, lack)]
+        padded.append(F.pad(tensor, pads, value=value) if any(pads) else tensor)
+    return padded
 
 
 def stack_padded(tensors: Sequence[Tensor], value: float) -> Tensor:
@@ -205,8 +202,7 @@ def stack_padded(tensors: Sequence[Tensor], value: float) -> Tensor:
     :param value: filler.
     :return: (B, ...) with the largest size of each dim.
     """
-    shape = [max(sizes) for sizes in zip(*(t.shape for t in tensors), strict=True)]
-    return torch.stack([_pad_to(t, shape, value) for t in tensors])
+    return torch.stack(_padded(tensors, value, n_given=0))
 
 
 class ClipBatch(TensorBatch):
@@ -324,18 +320,7 @@ def collate_as(
     """
     inputs, targets, *attributes = zip(*samples, strict=True)
     return [
-        _stack(inputs_kind, inputs),
-        _stack(targets_kind, targets),
+        _joined(inputs_kind, inputs, torch.stack, n_given=0),
+        _joined(targets_kind, targets, torch.stack, n_given=0),
         *(torch.as_tensor(values) for values in attributes),
     ]
-
-
-def _stack(kind: type[Batch], items: Sequence[Mapping[str, Tensor]]) -> Batch:
-    padding = _present(kind, items)
-    filled = [_with_empty(item, padding, items, ()) for item in items]
-    return kind(
-        **{
-            name: stack_padded([item[name] for item in filled], value)
-            for name, value in padding.items()
-        }
-    )

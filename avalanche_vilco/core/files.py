@@ -17,8 +17,10 @@ CACHE_VARIABLE = "AVALANCHE_VILCO_CACHE"
 
 
 def cache_folder() -> Path:
-    """Where generated and computed files are kept: ``$AVALANCHE_VILCO_CACHE``, else
-    ``$XDG_CACHE_HOME/avalanche_vilco``, else ``~/.cache/avalanche_vilco``.
+    """Where generated and computed files are kept.
+
+    ``$AVALANCHE_VILCO_CACHE``, else ``$XDG_CACHE_HOME/avalanche_vilco``, else
+    ``~/.cache/avalanche_vilco``.
     """
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:

@@ -26,7 +26,7 @@ class Tally:
     rejected: dict[str, int] = field(default_factory=dict)
     """Not passed on, by reason."""
     notes: dict[str, int] = field(default_factory=dict)
-    """Facts worth a number that are no fate of their own."""
+    """Facts worth a number that are no outcome."""
 
     @property
     def read(self) -> int:
@@ -101,21 +101,20 @@ class DataReport:
         self.files.update(other.files)
         self.tallies += other.tallies
 
-    def fates(self, unit: str) -> dict[str, int]:
-        """Final fate of every record of a unit over all stages, adding up to all
-        that the first stage read.
+    def outcomes(self, unit: str) -> dict[str, int]:
+        """What became of all that the first stage read of a unit, over all stages.
 
         A record that an earlier stage changed and a later one kept counts as kept
         here; the stage's own tally names the change.
         """
-        stages = [t for t in self.tallies if t.unit == unit]
+        stages = [tally for tally in self.tallies if tally.unit == unit]
         if not stages:
             return {}
-        fates = {"in the streams": stages[-1].passed_on}
+        outcomes = {"in the streams": stages[-1].passed_on}
         for tally in stages:
             for reason, count in tally.rejected.items():
-                _add(fates, f"{tally.stage}: {reason}", count)
-        return fates
+                _add(outcomes, f"{tally.stage}: {reason}", count)
+        return outcomes
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""

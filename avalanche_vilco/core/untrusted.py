@@ -14,7 +14,7 @@ import pickle
 import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
@@ -92,22 +92,12 @@ class _BoundedReader:
     def __init__(self, file: IO[bytes], size: int) -> None:
         self._file = file
         self.size = size
+        self.readline = file.readline
 
     def read(self, n: int) -> bytes:
-        self._check(n)
-        return self._file.read(n)
-
-    def readline(self) -> bytes:
-        return self._file.readline()
-
-    def readinto(self, buffer: bytearray) -> int:
-        chunk = self.read(len(buffer))
-        buffer[: len(chunk)] = chunk
-        return len(chunk)
-
-    def _check(self, n: int) -> None:
-        if n < 0 or n > self.size - self._file.tell():
+        if not 0 <= n <= self.size - self._file.tell():
             raise EOFError
+        return self._file.read(n)
 
 
 class _Token:
@@ -131,10 +121,14 @@ def _empty_array(subtype: Any, shape: Any, typecode: Any) -> npt.NDArray[Any]:
     return np.empty(0, dtype=np.int8)
 
 
+def _expect(value: Any, kind: Any, description: str) -> Any:
+    if not isinstance(value, kind):
+        raise _Refused(f"expected {description} but got a {type(value).__name__}")
+    return value
+
+
 def _plain_dtype(name: Any, align: Any = False, copy: Any = True) -> np.dtype[Any]:
-    if not isinstance(name, str):
-        raise _Refused(f"expected the name of a dtype but got {type(name).__name__}")
-    dtype = np.dtype(name)
+    dtype = np.dtype(_expect(name, str, "the name of a dtype"))
     if dtype.kind not in "biufcSU" or not 0 < dtype.itemsize <= _MAX_PLAIN_ITEM_BYTES:
         raise _Refused(f"expected numbers or short text but got the dtype {name!r}")
     # A copy, because the byte order is set in place.
@@ -142,9 +136,7 @@ def _plain_dtype(name: Any, align: Any = False, copy: Any = True) -> np.dtype[An
 
 
 def _checked_dtype(dtype: Any) -> np.dtype[Any]:
-    if not isinstance(dtype, np.dtype):
-        raise _Refused(f"expected a dtype but got a {type(dtype).__name__}")
-    return dtype
+    return _expect(dtype, np.dtype, "a dtype")
 
 
 def _numpy_scalar(dtype: Any, content: Any) -> Any:
@@ -167,9 +159,7 @@ def _as_bytes(content: Any) -> bytes:
     if isinstance(content, str):
         # Text of protocol 0 to 2, one character a byte.
         return content.encode("latin-1")
-    if not isinstance(content, bytes | bytearray):
-        raise _Refused(f"expected bytes but got a {type(content).__name__}")
-    return bytes(content)
+    return bytes(_expect(content, bytes | bytearray, "bytes"))
 
 
 def _encode(text: Any, encoding: Any) -> bytes:
@@ -197,8 +187,7 @@ def _storage(content: Any) -> torch.Tensor:
         # torch warns of its own storage class, which old files hold.
         warnings.simplefilter("ignore")
         storage = torch.load(io.BytesIO(_as_bytes(content)), weights_only=True)
-        if not isinstance(storage, torch.storage.TypedStorage):
-            raise _Refused(f"expected a storage but got a {type(storage).__name__}")
+        storage = _expect(storage, torch.storage.TypedStorage, "a storage")
         flat = torch.empty(0, dtype=storage.dtype)
         return flat.set_(storage.untyped())  # type: ignore[call-overload]
 
@@ -207,9 +196,15 @@ def _tensor(
     storage: Any, offset: Any, size: Any, stride: Any, *ignored: Any
 ) -> torch.Tensor:
     """A view of a storage, within the storage: torch itself would enlarge it."""
-    if not isinstance(storage, torch.Tensor):
-        raise _Refused(f"expected a storage but got a {type(storage).__name__}")
-    _check_extent(_numbers(size), _numbers(stride), offset, storage.numel())
+    n_values = _expect(storage, torch.Tensor, "a storage").numel()
+    if len(_numbers(size)) != len(_numbers(stride)):
+        raise _Refused(f"sizes {size} and strides {stride} do not fit")
+    (first,) = _numbers((offset,))
+    last = first + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if math.prod(size) and last >= n_values:
+        raise _Refused(
+            f"a tensor of size {size} needs {last + 1} values but has {n_values}"
+        )
     return torch.as_strided(storage, size, stride, offset)
 
 
@@ -219,18 +214,6 @@ def _numbers(values: Any) -> tuple[int, ...]:
     ):
         raise _Refused(f"expected the sizes of a tensor but got {values!r}")
     return values
-
-
-def _check_extent(
-    size: Sequence[int], stride: Sequence[int], offset: Any, elements: int
-) -> None:
-    if len(size) != len(stride) or type(offset) is not int or offset < 0:
-        raise _Refused(f"sizes {size}, strides {stride}, offset {offset!r} do not fit")
-    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-    if math.prod(size) and last >= elements:
-        raise _Refused(
-            f"a tensor of size {size} needs {last + 1} values but has {elements}"
-        )
 
 
 def _dropped_storage(content: Any) -> _Token:
@@ -268,49 +251,56 @@ _ADMITTED: dict[tuple[str, str], Any] = {
         )
     },
 }
-_LOADS_TENSORS: dict[tuple[str, str], Any] = {
-    ("torch.storage", "_load_from_bytes"): _storage,
-    ("torch._utils", "_rebuild_tensor"): _tensor,
-    ("torch._utils", "_rebuild_tensor_v2"): _tensor,
-}
-_DROPS_TENSORS: dict[tuple[str, str], Any] = {
-    ("torch.storage", "_load_from_bytes"): _dropped_storage,
-    ("torch._utils", "_rebuild_tensor"): _dropped_tensor,
-    ("torch._utils", "_rebuild_tensor_v2"): _dropped_tensor,
-}
 
 
-def _is_bulk(value: Any) -> bool:
-    """Whether a value holds a tensor's bytes, as itself or as an argument of a call."""
-    held = value[:2] if isinstance(value, tuple) else (value,)
-    return any(isinstance(v, bytes | str) and len(v) > _SMALL_BYTES for v in held)
+def _tensor_builders(is_dropping: bool) -> dict[tuple[str, str], Any]:
+    storage = _dropped_storage if is_dropping else _storage
+    tensor = _dropped_tensor if is_dropping else _tensor
+    return {
+        ("torch.storage", "_load_from_bytes"): storage,
+        ("torch._utils", "_rebuild_tensor"): tensor,
+        ("torch._utils", "_rebuild_tensor_v2"): tensor,
+    }
+
+
+class _ForgetfulMemo(dict[int, Any]):
+    """What a pickle may refer to again, without the bytes of tensors."""
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        # Bytes come as themselves, and as an argument of a call.
+        held = value[:2] if isinstance(value, tuple) else (value,)
+        is_bulk = any(
+            isinstance(v, bytes | str) and len(v) > _SMALL_BYTES for v in held
+        )
+        super().__setitem__(index, _DROPPED if is_bulk else value)
 
 
 def _counted(load: Callable[..., Any]) -> Callable[[Any], None]:
     def counted(unpickler: Any) -> None:
-        unpickler.step()
+        unpickler.steps += 1
+        if unpickler.steps > MAX_PICKLE_STEPS:
+            raise _Refused(f"refused, it takes more than {MAX_PICKLE_STEPS} steps")
         load(unpickler)
 
     return counted
 
 
 class _RestrictedUnpickler(pickle._Unpickler):
-    """The standard library's unpickler in Python, with doors closed: names,
-    objects of classes, state set on objects, and memory.
+    """The standard library's unpickler in Python, with doors closed.
 
-    The unpickler in C cannot be held to a memory limit: one opcode with a large
-    number makes it reserve gigabytes.
+    Closed are names, objects of classes, state set on objects, and memory. The
+    unpickler in C cannot be held to a memory limit: one opcode with a large number
+    makes it reserve gigabytes.
     """
 
-    memo: dict[int, Any]
     stack: list[Any]
 
     def __init__(self, file: _BoundedReader, *, drop: bool) -> None:
-        super().__init__(file)
-        self._drop = drop
-        self._steps = 0
+        super().__init__(file)  # type: ignore[arg-type]
+        self.memo: dict[int, Any] = _ForgetfulMemo() if drop else {}
+        self.steps = 0
         self._budget = MAX_COPY_FACTOR * file.size + 2**20
-        self._admitted = _ADMITTED | (_DROPS_TENSORS if drop else _LOADS_TENSORS)
+        self._admitted = _ADMITTED | _tensor_builders(drop)
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -324,41 +314,22 @@ class _RestrictedUnpickler(pickle._Unpickler):
     def get_extension(self, code: int) -> None:
         raise _Refused(f"refused, it asks for the registered extension {code}")
 
-    def step(self) -> None:
-        """Count an opcode."""
-        self._steps += 1
-        if self._steps > MAX_PICKLE_STEPS:
-            raise _Refused(f"refused, it takes more than {MAX_PICKLE_STEPS} steps")
-
-    def spend(self, values: Any) -> None:
-        """Count what a call may copy."""
-        self._budget -= sum(len(v) for v in values if hasattr(v, "__len__"))
-        if self._budget < 0:
-            raise _Refused(
-                f"refused, it copies more than {MAX_COPY_FACTOR} times its size"
-            )
-
-    def keep(self, index: int) -> None:
-        """Remember the top of the stack for later use."""
-        top = self.stack[-1]
-        self.memo[index] = _DROPPED if self._drop and _is_bulk(top) else top
+    def load_object(self) -> None:
+        raise _Refused("refused, it makes objects of a class")
 
     def load_reduce(self) -> None:
         arguments = self.stack.pop()
         call = self.stack[-1]
         if isinstance(call, _Token) or not isinstance(arguments, tuple):
             raise _Refused(f"refused, it calls {call!r}")
-        self.spend(arguments)
+        self._spend(arguments)
         self.stack[-1] = call(*arguments)
-
-    def load_object(self) -> None:
-        raise _Refused("refused, it makes objects of a class")
 
     def load_build(self) -> None:
         state = self.stack.pop()
         target = self.stack[-1]
         if isinstance(state, tuple):
-            self.spend(state)
+            self._spend(state)
         if isinstance(target, np.ndarray):
             _set_array_state(target, state)
         elif isinstance(target, np.dtype):
@@ -367,24 +338,19 @@ class _RestrictedUnpickler(pickle._Unpickler):
             name = getattr(target, "__name__", type(target).__name__)
             raise _Refused(f"refused, it sets the state of {name}")
 
-    def load_memoize(self) -> None:
-        self.keep(len(self.memo))
-
-    def load_put(self) -> None:
-        self.keep(int(self.readline()[:-1]))  # type: ignore[attr-defined]
-
-    def load_binput(self) -> None:
-        self.keep(self.read(1)[0])  # type: ignore[attr-defined]
-
-    def load_long_binput(self) -> None:
-        index = self.read(4)  # type: ignore[attr-defined]
-        self.keep(int.from_bytes(index, "little"))
-
     def load_bytearray8(self) -> None:
         length = int.from_bytes(self.read(8), "little")  # type: ignore[attr-defined]
         if length > sys.maxsize:
             raise EOFError
         self.stack.append(bytearray(self.read(length)))  # type: ignore[attr-defined]
+
+    def _spend(self, values: tuple[Any, ...]) -> None:
+        """Count what a call may copy."""
+        self._budget -= sum(len(v) for v in values if hasattr(v, "__len__"))
+        if self._budget < 0:
+            raise _Refused(
+                f"refused, it copies more than {MAX_COPY_FACTOR} times its size"
+            )
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         code: _counted(load)  # type: ignore[arg-type]
@@ -392,15 +358,11 @@ class _RestrictedUnpickler(pickle._Unpickler):
             **pickle._Unpickler.dispatch,
             pickle.REDUCE[0]: load_reduce,
             pickle.BUILD[0]: load_build,
+            pickle.BYTEARRAY8[0]: load_bytearray8,
             pickle.INST[0]: load_object,
             pickle.OBJ[0]: load_object,
             pickle.NEWOBJ[0]: load_object,
             pickle.NEWOBJ_EX[0]: load_object,
-            pickle.MEMOIZE[0]: load_memoize,
-            pickle.PUT[0]: load_put,
-            pickle.BINPUT[0]: load_binput,
-            pickle.LONG_BINPUT[0]: load_long_binput,
-            pickle.BYTEARRAY8[0]: load_bytearray8,
         }.items()
     }
 
@@ -417,8 +379,9 @@ def _set_array_state(array: npt.NDArray[Any], state: Any) -> None:
 
 
 def _set_dtype_state(dtype: np.dtype[Any], state: Any) -> None:
-    """Set the byte order, all that a plain dtype's state may change: with other
-    flags NumPy would take numbers for addresses.
+    """Set the byte order, all that a plain dtype's state may change.
+
+    With other flags NumPy would take numbers for addresses.
     """
     version, order, *rest = np.dtype(dtype.str).__reduce__()[2]  # type: ignore[misc]
     orders = ("|",) if order == "|" else ("<", ">", "=")

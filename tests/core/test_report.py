@@ -55,19 +55,19 @@ def test_fates_over_stages_add_up_to_what_the_first_stage_read(read, shares):
         tally.change("clipped", int(left * changed))
         tally.kept = left - tally.changed.get("clipped", 0)
         assert tally.passed_on == left
-    fates = report.fates("windows")
+    fates = report.outcomes("windows")
     assert sum(fates.values()) == report.tallies[0].read == read
     assert fates["in the streams"] == left
 
 
 def test_fates_name_stage_and_reason_for_one_unit_only():
-    assert two_stages().fates("windows") == {
+    assert two_stages().outcomes("windows") == {
         "in the streams": 4,
         "annotations: empty": 1,
         "protocol: other query": 3,
     }
-    assert two_stages().fates("clips") == {"in the streams": 3}
-    assert two_stages().fates("queries") == {}
+    assert two_stages().outcomes("clips") == {"in the streams": 3}
+    assert two_stages().outcomes("queries") == {}
 
 
 def test_stage_is_made_once_for_each_unit():

@@ -82,7 +82,7 @@ def assert_adds_up(report: DataReport) -> None:
         stages = [tally for tally in report.tallies if tally.unit == unit]
         for before, after in pairwise(stages):
             assert after.read == before.passed_on, (before.stage, after.stage)
-        assert sum(report.fates(unit).values()) == stages[0].read
+        assert sum(report.outcomes(unit).values()) == stages[0].read
         in_streams = sum(stages[-1].notes[f"in stream {name}"] for name in STREAMS)
         assert in_streams == stages[-1].passed_on
 
@@ -450,8 +450,8 @@ def test_dropping_clips_without_features_changes_the_denominator_and_says_so(
     assert 0 < windows.rejected["no feature file"] <= len(record["annotations"])
     assert gone not in str(placed(benchmark))
     assert_adds_up(benchmark.report)
-    assert benchmark.report.fates("clips")["in the streams"] == 29
-    assert vilco_mq(mq_root).report.fates("clips")["in the streams"] == 30
+    assert benchmark.report.outcomes("clips")["in the streams"] == 29
+    assert vilco_mq(mq_root).report.outcomes("clips")["in the streams"] == 30
 
 
 def test_dropping_nothing_leaves_the_streams_as_they_are(mq_root):

@@ -68,7 +68,7 @@ def test_dropping_prints_the_new_denominator(annotations, features, gone):
     assert line in str(report).splitlines()
     assert windows.read == 17_833
     assert 0 < windows.rejected["no feature file"] < 17_833
-    assert sum(report.fates("clips").values()) == 2_495
+    assert sum(report.outcomes("clips").values()) == 2_495
 
 
 def test_doctor_lists_the_same_five_by_subset(annotations, features, gone, tmp_path):

@@ -137,7 +137,7 @@ def test_streams_hold_what_the_partition_leaves(benchmark):
         "in stream test": 2_349,
     }
     assert (clips.read, clips.kept) == (2_007, 2_007)
-    assert sum(benchmark.report.fates("windows").values()) == 17_855
+    assert sum(benchmark.report.outcomes("windows").values()) == 17_855
     assert [len(exp) for exp in clips_in(benchmark, "train")] == [
         398,
         258,
@@ -201,13 +201,13 @@ def test_dropped_clips_change_the_denominator(annotations, raw, features, tmp_pa
     report = vilco_mq(annotations=annotations, features=tmp_path, missing="drop").report
     assert report.stage("features", "clips").rejected == {"no feature file": 507}
     # What is left is less balanced: six clips ask only for queries of a full one.
-    assert report.fates("clips") == {
+    assert report.outcomes("clips") == {
         "in the streams": 1_494,
         "annotations: subset test, without labels": 488,
         "features: no feature file": 507,
         "protocol exclusive: no place in an experience that asks for it": 6,
     }
-    assert sum(report.fates("windows").values()) == 17_855
+    assert sum(report.outcomes("windows").values()) == 17_855
 
 
 # Training

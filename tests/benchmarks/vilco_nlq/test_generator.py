@@ -166,7 +166,7 @@ def test_every_question_has_one_place(benchmark):
     )
     assert in_experiences == counts.kept
     for unit in ("queries", "windows"):
-        fates = benchmark.report.fates(unit)
+        fates = benchmark.report.outcomes(unit)
         assert fates["in the streams"] == counts.kept
         first = benchmark.report.stage("annotations", unit)
         assert sum(fates.values()) == first.read
@@ -354,7 +354,7 @@ def test_missing_features_are_listed_or_dropped(copied):
     assert tally.rejected["no feature file"] > 0
     assert dropped.report.stage("features", "clips").rejected == {"no feature file": 1}
     left = sum(len(d) for d in dropped.datasets.values())
-    assert left == tally.kept == dropped.report.fates("queries")["in the streams"]
+    assert left == tally.kept == dropped.report.outcomes("queries")["in the streams"]
 
 
 def test_features_of_another_clip_are_refused(copied):
@@ -395,8 +395,8 @@ def test_untemplated_questions_are_assigned_or_kept_apart(copied):
     edit_json(copied / "nlq_val.json", forget)
     near = vilco_nlq(copied)
     apart = vilco_nlq(copied, untemplated="apart")
-    lost = near.report.fates("queries")["in the streams"]
-    lost -= apart.report.fates("queries")["in the streams"]
+    lost = near.report.outcomes("queries")["in the streams"]
+    lost -= apart.report.outcomes("queries")["in the streams"]
     rejected = apart.report.stage("templates", "queries").rejected
     assert rejected == {"no template, kept apart": lost}
     assert lost >= 3
@@ -541,7 +541,7 @@ def test_real_train_and_val_make_streams_with_predicted_templates(shared_dir):
     ]  # fmt: skip
     assert sum(sizes["train"]) + sum(sizes["valid"]) == 13847
     assert sum(sizes["valid"]) / 13847 == pytest.approx(0.1, abs=0.02)
-    fates = whole.report.fates("queries")
+    fates = whole.report.outcomes("queries")
     assert fates == {"in the streams": 18399, "annotations: no query text": 2}
 
 

@@ -250,7 +250,7 @@ def test_counts_add_up_to_what_was_read(read, split):
     assert sets.kept == sum(len(own) for part in split.values() for own in part)
     assert sets.rejected["its title is of another experience than the clip"] > 0
     assert sum(sets.notes.values()) == sets.kept
-    assert read.report.fates("query sets")["in the streams"] == sets.kept
+    assert read.report.outcomes("query sets")["in the streams"] == sets.kept
     clips = read.report.stage("protocol exclusive", "clips")
     assert clips.read == 80
 

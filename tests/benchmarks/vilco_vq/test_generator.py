@@ -136,7 +136,7 @@ def test_shared_clips_leave_no_query_out(root, benchmark):
 
 
 def test_counts_add_up_to_what_was_read(benchmark):
-    fates = benchmark.report.fates("query sets")
+    fates = benchmark.report.outcomes("query sets")
     streamed = sum(len(data.queries) for data in benchmark.datasets.values())
     assert fates["in the streams"] == streamed
     first = benchmark.report.stage("annotations", "query sets")
@@ -220,7 +220,7 @@ def test_missing_and_damaged_videos_are_all_listed(copied):
     }
     sets = part.report.stage("videos", "query sets")
     assert sets.passed_on == sum(len(data.queries) for data in part.datasets.values())
-    fates = part.report.fates("query sets")
+    fates = part.report.outcomes("query sets")
     assert sum(fates.values()) == part.report.stage("annotations", "query sets").read
     left = {s.clip.clip_id for data in part.datasets.values() for s in data.samples}
     assert left == used - {gone.stem, cut.stem, empty.stem}
