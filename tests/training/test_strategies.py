@@ -467,9 +467,9 @@ def test_optimizer_state_of_old_parameters_survives_growth(
     strategy.train(benchmark.train_stream[0])
     kept = strategy.optimizer.state[weight]["exp_avg"].clone()
     strategy.train(benchmark.train_stream[1])
-    assert start.datasets[0] is None
-    assert start.datasets[1] is not None
-    assert torch.equal(start.datasets[1], kept)
+    assert start.moments[0] is None
+    assert start.moments[1] is not None
+    assert torch.equal(start.moments[1], kept)
     assert kept.any()
 
 
