@@ -12,7 +12,7 @@ from typing import Any
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.plugins.evaluation import default_evaluator
 
-from avalanche_vilco.training.clock import tell_epoch
+from avalanche_vilco.training.experiences import stream_dataset, whole_experience
 
 
 def localization_evaluator(*, future: Any = "nan", **options: Any) -> EvaluationPlugin:
@@ -64,14 +64,16 @@ class BatchObjectMixin:
     argument of the plugin has a dataclass as default, X takes its fields instead. Other
     class keywords are new defaults: ``class X(..., mem_size=200)``.
 
-    Before each epoch, datasets that draw something of a sample when it is read (the
-    window of a visual query) are told the experience and the epoch, so that each epoch
-    draws anew. A stock class without this mixin, whose strategies do not tell, meets in
+    Before each epoch the benchmark's :class:`~avalanche_vilco.core.clock.Clock` is set,
+    so that data sets which draw something of a sample when it is read (the window of a
+    visual query) draw anew. A stock class without this mixin sets no clock and meets in
     every epoch the draws of epoch 0 of experience 0. Where several experiences are
     trained at once, the number is that of the first.
     """
 
+    clock: Any
     device: Any
+    experience: Any
     mbatch: Any
 
     def __init_subclass__(
@@ -83,7 +85,10 @@ class BatchObjectMixin:
         super().__init_subclass__()
 
     def _before_training_epoch(self, **kwargs: Any) -> None:
-        tell_epoch(self)
+        clock = getattr(stream_dataset(self.experience), "clock", None)
+        if clock is not None:
+            number = whole_experience(self.experience).current_experience
+            clock.set(number, self.clock.train_exp_epochs)
         super()._before_training_epoch(**kwargs)  # type: ignore[misc]
 
     def _unpack_minibatch(self) -> None:

@@ -1,4 +1,4 @@
-"""Datasets that draw are told the epoch, wherever a strategy keeps them."""
+"""Datasets that draw read the epoch, wherever a strategy keeps them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from avalanche.core import SupervisedPlugin
 
+from avalanche_vilco.core.clock import Clock
 from avalanche_vilco.data.moments import MomentDataset
 from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpoint
-from avalanche_vilco.training.clock import drawn_datasets
 from avalanche_vilco.training.strategies import (
     LocalizationAGEM,
     LocalizationCumulative,
@@ -22,23 +22,20 @@ Parts = Callable[..., dict[str, Any]]
 
 
 class Drawn:
-    """Stands in front of a dataset and notes what address its samples are read at."""
+    """Stands in front of a dataset; its samples say at what address they are read."""
 
     def __init__(self, data: MomentDataset) -> None:
         self.data = data
-        self.address = (0, 0)
-
-    def at_epoch(self, experience: int, epoch: int) -> None:
-        self.address = (experience, epoch)
+        self.clock = Clock("drawn")
 
     def __len__(self) -> int:
         return len(self.data)
 
     def __getitem__(self, index: int) -> Any:
         inputs, targets = self.data[index]
-        targets["duration_sec"] = targets["duration_sec"].new_tensor(
-            10 * self.address[0] + self.address[1]
-        )
+        experience, epoch = self.clock.now
+        address = 10 * experience + epoch
+        targets["duration_sec"] = targets["duration_sec"].new_tensor(address)
         return inputs, targets
 
 
@@ -66,13 +63,13 @@ def drawn(benchmark: Any) -> Any:
     return benchmark
 
 
-def views(dataset: Any) -> list[Any]:
+def views(dataset: Any, kind: type = MomentDataset) -> list[Any]:
     """The torch subsets behind an experience's dataset."""
     queue, found = [dataset], []
     while queue:
         part = queue.pop()
         parts = getattr(part, "_datasets", None) or [getattr(part, "_flat_data", None)]
-        if isinstance(getattr(part, "dataset", None), MomentDataset):
+        if isinstance(getattr(part, "dataset", None), kind):
             found.append(part)
         else:
             queue += [part for part in parts if part is not None]
@@ -108,7 +105,7 @@ def test_joint_training_counts_its_epochs(parts: Parts, drawn: Any) -> None:
     assert seen == [{0}, {1}]
 
 
-def test_copies_in_the_memory_of_a_resumed_strategy_are_told_too(
+def test_copies_in_the_memory_of_a_resumed_strategy_read_the_same_clock(
     parts: Parts, drawn: Any, tmp_path: Path
 ) -> None:
     steps = drawn.train_stream[:2]
@@ -116,18 +113,19 @@ def test_copies_in_the_memory_of_a_resumed_strategy_are_told_too(
     save_checkpoint(strategy, tmp_path / "checkpoint.pkl")
     fresh = LocalizationReplay(**parts(plugins=[Watch()], train_epochs=2), mem_size=4)
     resumed, _ = load_checkpoint(fresh, tmp_path / "checkpoint.pkl")
-    (policy,) = [
-        plugin.storage_policy
-        for plugin in resumed.plugins
-        if hasattr(plugin, "storage_policy")
-    ]
-    (copied,) = drawn_datasets(policy)
-    assert copied is not drawn.datasets["train"]
+    watch, replay = resumed.plugins[:2]
+    (copied,) = {
+        id(view.dataset): view.dataset
+        for view in views(replay.storage_policy.buffer, Drawn)
+    }.values()
+    original = drawn.datasets["train"]
+    assert copied is not original
+    assert copied.clock is original.clock
     resumed.train(steps[1])
-    assert copied.address == drawn.datasets["train"].address == (1, 1)
-    (watch,) = [p for p in resumed.plugins if isinstance(p, Watch)]
+    assert original.clock.now == (1, 1)
     assert watch.seen[-2:] == [{10}, {11}]
 
 
-def test_datasets_without_draws_are_none(benchmark: Any) -> None:
-    assert list(drawn_datasets(benchmark.train_stream[0].dataset)) == []
+def test_datasets_without_draws_have_no_clock(parts: Parts, benchmark: Any) -> None:
+    learnt(LocalizationNaive, parts, benchmark.train_stream[:1])
+    assert not hasattr(benchmark.datasets["train"], "clock")

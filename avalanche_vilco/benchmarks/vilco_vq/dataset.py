@@ -29,6 +29,7 @@ from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     clip_file_frames,
     title_key,
 )
+from avalanche_vilco.core.clock import Clock
 from avalanche_vilco.core.random import seeded_stream
 from avalanche_vilco.core.visual_batch import collate_visual
 from avalanche_vilco.data.media.frame_embeddings import FrameEmbeddings
@@ -485,7 +486,10 @@ class VisualDataset(Dataset[Sample]):
         self._clips = {sample.clip.clip_id: sample.clip for sample in samples}
         self._numbers = {query.query_id: i for i, query in enumerate(self.queries)}
         self._crop_of: Mapping[int, int] = {}
-        self._address = torch.zeros(2, dtype=torch.int64)
+        is_drawn = any(sample.start is None for sample in self.samples)
+        self.clock = Clock("vilco_vq" if is_drawn else "")
+        """Where training has come to: what is drawn for a sample depends on this, the
+        seed and the query alone, not on workers or on what was drawn before."""
 
     @property
     def videos(self) -> VideoFolder:
@@ -516,18 +520,6 @@ class VisualDataset(Dataset[Sample]):
 
     def __len__(self) -> int:
         return len(self.samples)
-
-    def at_epoch(self, experience: int, epoch: int) -> None:
-        """Say where training has come to: what is drawn for a sample depends on this,
-        the seed and the query alone, not on workers or on what was drawn before.
-
-        Holds for all subsets and views of the dataset too. At first it is (0, 0).
-
-        :param experience: number of the experience that is learnt.
-        :param epoch: number of its epoch.
-        """
-        # Shared memory, so that workers which stay alive are told too.
-        self._address.share_memory_().copy_(torch.tensor([experience, epoch]))
 
     def subset(self, positions: Iterable[int]) -> VisualDataset:
         """Some of the samples, numbered anew; queries keep their numbers.
@@ -597,7 +589,7 @@ class VisualDataset(Dataset[Sample]):
 
     def _draws(self, query: VisualQuery) -> np.random.Generator:
         digest = hashlib.sha256(query.query_id.encode()).digest()
-        address = (*self._address.tolist(), int.from_bytes(digest[:8], "big"))
+        address = (*self.clock.now, int.from_bytes(digest[:8], "big"))
         return seeded_stream(self.draw_seed, _WINDOW, *address)
 
     def _frames(self, sample: VisualSample, rng: np.random.Generator) -> range:

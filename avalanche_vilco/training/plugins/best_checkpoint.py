@@ -10,6 +10,7 @@ from avalanche.training.plugins import SupervisedPlugin
 from torch import Tensor
 
 from avalanche_vilco.evaluation.metrics.recall import MomentRecall
+from avalanche_vilco.training.experiences import whole_experience
 from avalanche_vilco.training.passes import evaluating, unseeded_loader
 
 
@@ -137,12 +138,9 @@ class BestCheckpointPlugin(SupervisedPlugin):
 
 
 def _trained(strategy: Any) -> list[Any]:
-    """Experiences in training.
-
-    JointTraining has several at once, online streams have parts of one.
-    """
+    """Experiences in training: JointTraining has several at once."""
     experiences = getattr(strategy, "_experiences", None) or [strategy.experience]
-    return [getattr(e, "origin_experience", None) or e for e in experiences]
+    return [whole_experience(experience) for experience in experiences]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -22,6 +22,7 @@ from avalanche_vilco.data.text.narrations import ClipNarrations
 from avalanche_vilco.models.losses import narration_contrast
 from avalanche_vilco.models.narration_aligner import install_aligner, narrated_codes
 from avalanche_vilco.models.prompt_memory import PromptSelection, install_prompts
+from avalanche_vilco.training.experiences import stream_dataset
 
 
 def _check_fields(part: Any) -> None:
@@ -326,9 +327,7 @@ def _replay(mem_size: int, policy: ExemplarsBuffer | None) -> ReplayPlugin | Non
 
 
 def _narrations(experience: Any) -> ClipNarrations:
-    stream = getattr(experience, "origin_stream", None)
-    benchmark = getattr(stream, "benchmark", None)
-    data = getattr(benchmark, "datasets", {}).get(getattr(stream, "name", None))
+    data = stream_dataset(experience)
     if data is None or data.narrations is None:
         raise ValueError(
             "ViLCo's self-supervision needs narrations: build the benchmark with "

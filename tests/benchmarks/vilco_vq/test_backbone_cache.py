@@ -86,8 +86,8 @@ def test_embeddings_are_what_the_backbone_gives_for_the_pixels(root):
     backbone.eval()
     for name, data in plain.datasets.items():
         other = coded.datasets[name]
-        other.at_epoch(0, 3)
-        data.at_epoch(0, 3)
+        other.clock.set(0, 3)
+        data.clock.set(0, 3)
         for i in range(0, len(data), 4):
             (inputs, targets), (embeddings, same) = data[i], other[i]
             assert torch.equal(targets["frame_numbers"], same["frame_numbers"])

@@ -220,11 +220,11 @@ def test_draws_depend_on_seed_experience_epoch_and_query_alone(videos):
     data = dataset(videos, *samples, image_size=16)
     seen = {}
     for address in ((0, 0), (0, 1), (1, 0)):
-        data.at_epoch(*address)
+        data.clock.set(*address)
         seen[address] = starts_of(data)
     seen["seed"] = starts_of(dataset(videos, *samples, image_size=16, draw_seed=1))
     assert all(one != other for one, other in pairwise(seen.values()))
-    data.at_epoch(0, 1)
+    data.clock.set(0, 1)
     assert starts_of(data) == seen[0, 1]
     assert starts_of(data.subset(range(11, -1, -1))) == seen[0, 1][::-1]
     assert len(set(seen[0, 1])) > 2
@@ -242,7 +242,7 @@ def test_workers_change_no_draw_even_those_that_stay_alive(videos):
     )
     drawn = []
     for epoch in (1, 2):
-        data.at_epoch(0, epoch)
+        data.clock.set(0, epoch)
         alone = starts_of(data)
         drawn.append(
             [int(n) for _, targets in with_workers for n in targets.frame_numbers[:, 0]]
@@ -494,8 +494,8 @@ def test_boxes_that_leave_the_frame_are_absent_and_the_crop_stays(videos):
     )
     counts = set()
     for epoch in range(12):
-        data.at_epoch(0, epoch)
-        edge.at_epoch(0, epoch)
+        data.clock.set(0, epoch)
+        edge.clock.set(0, epoch)
         inputs, targets = data[0]
         assert torch.equal(inputs["crop"], plain[0][0]["crop"])
         assert (targets["present"] == (targets["boxes"].sum(1) > 0)).all()
@@ -573,7 +573,7 @@ def test_all_frames_that_training_may_read_are_listed(videos):
     listed = set(data.frames_read()["clip"])
     read = set()
     for epoch in range(60):
-        data.at_epoch(0, epoch)
+        data.clock.set(0, epoch)
         read |= set(data[0][1]["frame_numbers"].tolist())
     assert read == listed
 

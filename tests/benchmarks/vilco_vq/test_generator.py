@@ -450,11 +450,11 @@ def test_stock_buffers_hold_queries_and_draw_their_windows_anew(benchmark, name)
     data = benchmark.datasets["train"]
     windows = []
     for epoch in range(8):
-        data.at_epoch(2, epoch)
+        data.clock.set(2, epoch)
         inputs, targets, _ = stored.collate_fn([stored[i] for i in range(len(stored))])
         windows.append(tuple(targets.frame_numbers[:, 0].tolist()))
         assert isinstance(inputs, VisualQueryBatch)
-    data.at_epoch(0, 0)
+    data.clock.set(0, 0)
     assert len(set(windows)) > 1
     assert len(set(stored.positions)) == len(stored)
     assert targets.sample.tolist() == list(stored.positions)

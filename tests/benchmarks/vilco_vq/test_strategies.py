@@ -181,7 +181,7 @@ def test_ours_draws_a_window_for_each_epoch_and_stock_one_for_all(
         settings = parts(benchmark, train_epochs=N_EPOCHS, plugins=[watch])
         trained(kind(**settings), benchmark)
         epochs[kind] = watch.epochs
-        benchmark.datasets["train"].at_epoch(0, 0)
+        benchmark.datasets["train"].clock.set(0, 0)
     ours, plain = epochs.values()
     assert ours[0] == plain[0]
     for first in (0, N_EPOCHS):
