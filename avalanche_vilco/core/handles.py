@@ -17,7 +17,8 @@ class PerProcess(Generic[T]):
     """Opens on first use, once in each process; a pickle holds how, not what.
 
     A handle that a forked worker inherits shares its file position with the parent,
-    so a child opens its own.
+    so a child opens its own. It leaves the parent's alone: closing a video there would
+    wait for ever for threads that were not forked.
 
     :param open_it: opens; must pickle (a function or a ``functools.partial``).
     """
@@ -29,11 +30,15 @@ class PerProcess(Generic[T]):
     def get(self) -> T:
         """What was opened in this process."""
         if self._opened is None or self._opened[0] != os.getpid():
+            _INHERITED.append(self._opened)
             self._opened = (os.getpid(), self._open())
         return self._opened[1]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_open": self._open, "_opened": None}
+
+
+_INHERITED: list[Any] = []
 
 
 def import_lmdb() -> ModuleType:

@@ -12,25 +12,26 @@ file's first frame and comes from the time stamps, never from a rounded rate.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
+from cachetools import LRUCache
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.handles import PerProcess
 from avalanche_vilco.core.schema import check_plain_id
 
 VIDEO_BACKENDS = ("auto", "decord", "pyav")
@@ -94,8 +95,10 @@ class VideoInfo:
         return float(self.times_sec[-1]) + 1 / self.fps
 
     def frames_at(self, times_sec: ArrayLike) -> NDArray[np.int64]:
-        """Frames nearest to some times: of two equally near the earlier, before the
-        first frame the first, behind the last frame the last.
+        """Frames nearest to some times.
+
+        Of two equally near it is the earlier, before the first frame the first, behind
+        the last frame the last.
 
         :param times_sec: (N,) seconds from the first frame.
         :return: (N,) frame numbers.
@@ -105,32 +108,6 @@ class VideoInfo:
         wanted = np.asarray(times_sec, dtype=np.float64)
         # A time computed from a rate lies beside the one computed from time stamps.
         return np.searchsorted(between, wanted - 1e-6, side="left").astype(np.int64)
-
-
-class VideoReader(Protocol):
-    """One open video file, of one process. It does not pickle: hand a
-    :class:`VideoFolder` to workers.
-    """
-
-    info: VideoInfo
-
-    def read(
-        self, frames: Sequence[int], *, size: tuple[int, int] | None = None
-    ) -> Tensor:
-        """Frames in the order asked, which may be any, with repeats.
-
-        Memory: what is returned, and a few frames at the file's size.
-
-        :param frames: N frame numbers, from 0.
-        :param size: height and width to resize each frame to, bilinear with
-            antialiasing; ``None`` is the file's own.
-        :return: (N, 3, H, W) uint8 RGB.
-        :raises IndexError: no such frame.
-        :raises VideoError: a frame cannot be decoded.
-        """
-
-    def close(self) -> None:
-        """Free the file and the decoder; reading again is an error."""
 
 
 def probe_video(path: Path | str) -> VideoInfo:
@@ -205,8 +182,7 @@ def write_video(
     b_frames: int = 3,
     options: Mapping[str, str] | None = None,
 ) -> None:
-    """Write frames as h264, on one thread, so that equal frames give equal files with
-    one version of PyAV.
+    """Write frames as h264: equal frames give equal files with one version of PyAV.
 
     :param path: file to write; its suffix names the format.
     :param frames: (H, W, 3) uint8 RGB each, H and W even; at least one.
@@ -228,7 +204,7 @@ def write_video(
                     raise ValueError(f"expected even sizes but got {height} x {width}")
                 stream = container.add_stream("libx264", rate=rate)
                 stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-                stream.codec_context.thread_count = 1
+                stream.codec_context.thread_count = 1  # files would differ
                 stream.options = {
                     "preset": "veryfast",
                     "crf": str(crf),
@@ -243,15 +219,16 @@ def write_video(
         container.mux(stream.encode(None))
 
 
-def fitted_size(height: int, width: int, side: int) -> tuple[int, int]:
-    """Size of a frame whose longer side is scaled to ``side``, at least 1 pixel.
+def fitted_size(height: int, width: int, image_size: int) -> tuple[int, int]:
+    """Size of a frame whose longer side is scaled to a size, at least 1 pixel.
 
     >>> fitted_size(1080, 1920, 448)
     (252, 448)
 
+    :param image_size: pixels of the longer side.
     :return: height and width.
     """
-    scale = side / max(height, width)
+    scale = image_size / max(height, width)
     return max(1, round(height * scale)), max(1, round(width * scale))
 
 
@@ -285,9 +262,8 @@ class VideoFolder:
             )
         self.folder = Path(folder).expanduser()
         self.backend, self.threads, self.max_open = backend, threads, max_open
-        self._infos: OrderedDict[str, VideoInfo] = OrderedDict()
-        self._open: OrderedDict[str, VideoReader] = OrderedDict()
-        self._pid = os.getpid()
+        self._infos: LRUCache[str, VideoInfo] = LRUCache(_LISTED_FILES)
+        self._open = PerProcess(partial(_OpenVideos, max_open))
 
     def path(self, clip_id: str) -> Path:
         """File of a clip.
@@ -310,12 +286,10 @@ class VideoFolder:
         :raises FileNotFoundError: no such file.
         :raises VideoError: the file is damaged.
         """
-        if clip_id not in self._infos:
-            self._infos[clip_id] = probe_video(self.path(clip_id))
-        self._infos.move_to_end(clip_id)
-        while len(self._infos) > _LISTED_FILES:
-            self._infos.popitem(last=False)
-        return self._infos[clip_id]
+        info = self._infos.get(clip_id)
+        if info is None:
+            info = self._infos[clip_id] = probe_video(self.path(clip_id))
+        return info
 
     def read(
         self,
@@ -333,37 +307,29 @@ class VideoFolder:
 
     def close(self) -> None:
         """Close the files that this process has open; reading opens them again."""
-        self._leave_inherited()
-        while self._open:
-            self._open.popitem()[1].close()
+        self._open.get().make_room(0)
 
     def _reader(self, clip_id: str) -> VideoReader:
-        self._leave_inherited()
-        if clip_id not in self._open:
-            while len(self._open) >= self.max_open:
-                self._open.popitem(last=False)[1].close()
-            self._open[clip_id] = open_video(
+        readers = self._open.get()
+        reader = readers.get(clip_id)
+        if reader is None:
+            readers.make_room(self.max_open - 1)
+            reader = readers[clip_id] = open_video(
                 self.path(clip_id),
                 backend=self.backend,
                 threads=self.threads,
                 info=self.info(clip_id),
             )
-        self._open.move_to_end(clip_id)
-        return self._open[clip_id]
-
-    def _leave_inherited(self) -> None:
-        """After a fork, leave the parent's decoders alone: their threads are not here,
-        and closing one would wait for them for ever.
-        """
-        if self._pid != os.getpid():
-            _INHERITED.extend(self._open.values())
-            self._open, self._pid = OrderedDict(), os.getpid()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": OrderedDict(), "_pid": -1}
+        return reader
 
 
-_INHERITED: list[VideoReader] = []
+class _OpenVideos(LRUCache):
+    """Readers of a process by clip."""
+
+    def make_room(self, max_open: int) -> None:
+        """Close those that were used longest ago, until some are open at most."""
+        while len(self) > max_open:
+            self.popitem()[1].close()
 
 
 # --- Listing --------------------------------------------------------------------------
@@ -448,14 +414,18 @@ def _check_listed(info: VideoInfo, stream: Any, container_ticks: int | None) -> 
 # --- Decoding -------------------------------------------------------------------------
 
 
-class _Reader(ABC):
-    """What both decoders share: the order of frames, and their size."""
+class VideoReader(ABC):
+    """One open video file, of one process: hand a :class:`VideoFolder` to workers.
+
+    What decoders share is the order of frames, and their size.
+    """
 
     def __init__(self, info: VideoInfo) -> None:
         self.info = info
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free the file and the decoder; reading again is an error."""
 
     @abstractmethod
     def _decoded(self, frames: Sequence[int]) -> Iterator[NDArray[np.uint8]]:
@@ -464,6 +434,17 @@ class _Reader(ABC):
     def read(
         self, frames: Sequence[int], *, size: tuple[int, int] | None = None
     ) -> Tensor:
+        """Frames in the order asked, which may be any, with repeats.
+
+        Memory: what is returned, and a few frames at the file's size.
+
+        :param frames: N frame numbers, from 0.
+        :param size: height and width to resize each frame to, bilinear with
+            antialiasing; ``None`` is the file's own.
+        :return: (N, 3, H, W) uint8 RGB.
+        :raises IndexError: no such frame.
+        :raises VideoError: a frame cannot be decoded.
+        """
         wanted = self._checked(frames)
         distinct, places = np.unique(wanted, return_inverse=True)
         height, width = size or (self.info.height, self.info.width)
@@ -507,7 +488,7 @@ class _Reader(ABC):
         raise TypeError("an open video does not pickle: hand over a VideoFolder")
 
 
-class _PyAVReader(_Reader):
+class _PyAVReader(VideoReader):
     """Decodes forward from the key frame before the frame that is wanted."""
 
     def __init__(self, info: VideoInfo, threads: int) -> None:
@@ -568,7 +549,7 @@ class _PyAVReader(_Reader):
         return None
 
 
-class _DecordReader(_Reader):
+class _DecordReader(VideoReader):
     def __init__(self, info: VideoInfo, threads: int) -> None:
         super().__init__(info)
         # PyAV, which listed the file, must be imported first: decord shares its
