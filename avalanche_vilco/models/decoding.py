@@ -9,7 +9,7 @@ from torch import Tensor
 
 from avalanche_vilco.core.batch import MomentTargets, TensorBatch
 from avalanche_vilco.models.output import point_grid, query_logits, window_offsets
-from avalanche_vilco.ops.nms import soft_nms
+from avalanche_vilco.ops.nms import NMSRule, padded_nms
 from avalanche_vilco.ops.timeline import grid_to_seconds
 
 
@@ -69,14 +69,10 @@ class MomentDecoder:
         real = scores > self.score_threshold
         real &= windows[..., 1] > windows[..., 0]
         scores = torch.where(real, scores, 0.0)
-        kept, final = soft_nms(
-            windows,
-            scores,
-            labels,
-            sigma=self.sigma,
-            min_score=self.min_score,
-            max_segments=self.max_windows,
+        rule = NMSRule(
+            sigma=self.sigma, min_score=self.min_score, max_segments=self.max_windows
         )
+        kept, final = padded_nms(windows, scores, labels, rule)
         return _gather(windows, labels, kept, final)
 
     def _candidates(
@@ -94,9 +90,10 @@ class MomentDecoder:
 
 
 def _stable_topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best float32 scores >= 0 of each row and their places, the lower place
-    first among equals, where ``topk`` promises no order and a sort takes ten times
-    as long.
+    """The k best float32 scores >= 0 of each row and their places, (B, k) each.
+
+    Of equal ones the lower place comes first, where ``topk`` promises no order and a
+    sort takes ten times as long.
     """
     n = scores.shape[1]
     # Bits of floats >= 0 order as the floats do; the place makes every key unique.

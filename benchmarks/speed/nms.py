@@ -24,7 +24,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from avalanche_vilco.ops.nms import Backend, batched_nms
+from avalanche_vilco.ops.nms import Backend, NMSRule, batched_nms
 
 BACKENDS: tuple[Backend, ...] = ("torch", "numpy", "numba")
 
@@ -185,7 +185,9 @@ def compare(case: Case, repeats: int) -> None:
         "max_segments": case.keep,
     }
     plain = partial(plain_nms, *windows, **options)
-    ours = [partial(batched_nms, *windows, **options, backend=b) for b in BACKENDS]
+    ours = [
+        partial(batched_nms, *windows, NMSRule(**options), backend=b) for b in BACKENDS
+    ]
     indices, scores = plain()
     for call in ours:
         np.testing.assert_array_equal(call().indices, indices)

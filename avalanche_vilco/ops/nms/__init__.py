@@ -1,10 +1,10 @@
 """Non-maximum suppression of scored windows: hard, linear, Gaussian, voting.
 
-:func:`soft_nms` and :func:`hard_nms` take a batch of clips and return tensors of a
-fixed size; :func:`batched_nms` takes one clip and returns what it kept, as the
-function of that name in the public code does.
+:func:`padded_nms` takes a batch of clips and returns tensors of a fixed size;
+:func:`batched_nms` takes one clip and returns what it kept, as the function of that
+name in the public code does. Both suppress as a :class:`NMSRule` says.
 
-All of them always take the highest remaining score over all labels of a clip.
+The highest remaining score over all labels of a clip is always taken next.
 Suppression never raises a score, so ``max_segments`` such picks are the best
 ``max_segments`` of a run to the end, label by label: the cost grows with the number
 of windows kept, not with the square of the number of candidates. Three loops pick the
@@ -16,9 +16,12 @@ Lengths are ``end - start + 1e-6`` in float32, as in the compiled NMS of the pub
 code.
 """
 
-from avalanche_vilco.ops.nms.backends import Backend
-from avalanche_vilco.ops.nms.one_clip import KeptSegments, batched_nms
-from avalanche_vilco.ops.nms.padded import hard_nms, soft_nms
-from avalanche_vilco.ops.nms.rule import Method
+from avalanche_vilco.ops.nms.rule import Method, NMSRule
+from avalanche_vilco.ops.nms.suppression import (
+    Backend,
+    KeptSegments,
+    batched_nms,
+    padded_nms,
+)
 
-__all__ = ["Backend", "KeptSegments", "Method", "batched_nms", "hard_nms", "soft_nms"]
+__all__ = ["Backend", "KeptSegments", "Method", "NMSRule", "batched_nms", "padded_nms"]

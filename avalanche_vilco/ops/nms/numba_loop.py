@@ -1,4 +1,7 @@
-"""One pick after the other, for a compiler. Needs numba."""
+"""One pick after the other, always of the label with the highest score, compiled.
+
+Importing this needs numba.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,35 @@ from collections.abc import Callable
 import numpy as np
 from numba import njit
 
-from avalanche_vilco.ops.nms.groups import Floats, Integers
+from avalanche_vilco.ops.nms.numpy_loop import Floats, Groups, Integers
+from avalanche_vilco.ops.nms.rule import NMSRule
 
-GAUSSIAN, LINEAR, DROP = 0, 1, 2
-
+_GAUSSIAN, _LINEAR, _DROP = 0, 1, 2
+_METHODS = {"gaussian": _GAUSSIAN, "linear": _LINEAR}
 _ONE, _ZERO = np.float32(1), np.float32(0)
 
 
+def pick(groups: Groups, rule: NMSRule, indices: Integers, scores: Floats) -> None:
+    """As :func:`avalanche_vilco.ops.nms.numpy_loop.pick`."""
+    if rule.per_label == 0:
+        return
+    _pick(
+        *groups,
+        _METHODS.get(rule.method, _DROP),
+        float(rule.sigma),
+        np.float32(rule.threshold),
+        np.float32(rule.floor),
+        int(rule.per_label or len(groups.places)),
+        indices,
+        scores,
+    )
+
+
 def compiled(function: Callable) -> Callable:
-    """Compile on first call; keep the code on disk where there is a folder for it."""
+    """Compile on first call; keep the code on disk where there is a folder for it.
+
+    :param function: of arrays and numbers.
+    """
     options = {"error_model": "numpy", "nogil": True}
     try:
         return njit(cache=True, **options)(function)
@@ -24,6 +47,7 @@ def compiled(function: Callable) -> Callable:
         return njit(**options)(function)
 
 
+@compiled
 def _choose(
     current: Floats, places: Integers, best: Integers, first: int, last: int
 ) -> int:
@@ -43,33 +67,34 @@ def _choose(
     return chosen
 
 
-def _suppress(
+@compiled
+def _suppress(  # noqa: PLR0913 - a compiled loop takes arrays and numbers one by one
     starts: Floats,
     ends: Floats,
     lengths: Floats,
     current: Floats,
     first: int,
     last: int,
-    spot: int,
+    picked: int,
     method: int,
     sigma: float,
     threshold: np.float32,
     floor: np.float32,
 ) -> int:
-    """Lower the scores of a group after a pick; the spot of its next, -1 if none."""
+    """Lower the scores of a group after a pick; where its next is, -1 if none."""
     following, highest = -1, _ZERO
     for other in range(first, last):
         score = current[other]
         if score == 0:
             continue
-        overlap = min(ends[other], ends[spot]) - max(starts[other], starts[spot])
+        overlap = min(ends[other], ends[picked]) - max(starts[other], starts[picked])
         if overlap > 0:
-            tiou = overlap / (lengths[other] + lengths[spot] - overlap)
-            if method == GAUSSIAN:
+            tiou = overlap / (lengths[other] + lengths[picked] - overlap)
+            if method == _GAUSSIAN:
                 wide = np.float64(tiou)
                 score *= np.float32(math.exp(wide * wide / -sigma))
             elif tiou >= threshold:
-                score *= _ONE - tiou if method == LINEAR else _ZERO
+                score *= _ONE - tiou if method == _LINEAR else _ZERO
             if score < floor:
                 score = _ZERO
             current[other] = score
@@ -78,11 +103,8 @@ def _suppress(
     return following
 
 
-choose = compiled(_choose)
-suppress = compiled(_suppress)
-
-
-def _pick(
+@compiled
+def _pick(  # noqa: PLR0913 - a compiled loop takes arrays and numbers one by one
     starts: Floats,
     ends: Floats,
     lengths: Floats,
@@ -99,32 +121,29 @@ def _pick(
     indices: Integers,
     scores: Floats,
 ) -> None:
-    room = np.full(len(best), per_label)
+    left = np.full(len(best), per_label)
     for clip in range(len(clips) - 1):
         for place in range(indices.shape[1]):
-            chosen = choose(current, places, best, clips[clip], clips[clip + 1])
-            if chosen < 0:
+            group = _choose(current, places, best, clips[clip], clips[clip + 1])
+            if group < 0:
                 break
-            spot = best[chosen]
-            indices[clip, place] = places[spot]
-            scores[clip, place] = current[spot]
-            current[spot] = 0
-            best[chosen] = -1
-            room[chosen] -= 1
-            if room[chosen] > 0:
-                best[chosen] = suppress(
+            picked = best[group]
+            indices[clip, place] = places[picked]
+            scores[clip, place] = current[picked]
+            current[picked] = 0
+            best[group] = -1
+            left[group] -= 1
+            if left[group] > 0:
+                best[group] = _suppress(
                     starts,
                     ends,
                     lengths,
                     current,
-                    bounds[chosen],
-                    bounds[chosen + 1],
-                    spot,
+                    bounds[group],
+                    bounds[group + 1],
+                    picked,
                     method,
                     sigma,
                     threshold,
                     floor,
                 )
-
-
-pick = compiled(_pick)
