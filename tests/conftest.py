@@ -1,8 +1,25 @@
 """Fixtures shared by all tests."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from filelock import FileLock
+
+# For processes that tests start; torch is not loaded yet.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+Once = Callable[[str, Callable[[Path], Any]], Path]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Small tensors gain nothing from threads, and lose much on a busy machine."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -18,88 +35,111 @@ def shared_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
-def mq_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A generated data root for all tests, which copy it to change it.
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """Makes a folder by its name once for all processes that run tests.
+
+    Tests copy it to change it.
+    """
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+
+    def folder(name: str, make: Callable[[Path], Any]) -> Path:
+        path, made = base / name, base / f"{name}.made"
+        with FileLock(base / f"{name}.lock"):
+            if not made.exists():
+                make(path)
+                made.touch()
+        return path
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def mq_root(once: Once) -> Path:
+    """A generated data root for all tests.
 
     Ten queries in five groups, 20 + 10 annotated clips and 2 without labels.
     """
     from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
 
-    return generate_mini_mq(
-        tmp_path_factory.mktemp("data") / "mq",
-        n_train=20,
-        n_val=10,
-        n_test=2,
-        group_size=2,
-        min_train_clips=2,
-        min_val_clips=1,
-        clip_sec=(40.0, 60.0),
-        median_window_sec=4.0,
-    )
+    def make(folder: Path) -> None:
+        generate_mini_mq(
+            folder,
+            n_train=20,
+            n_val=10,
+            n_test=2,
+            group_size=2,
+            min_train_clips=2,
+            min_val_clips=1,
+            clip_sec=(40.0, 60.0),
+            median_window_sec=4.0,
+        )
+
+    return once("mq", make)
 
 
 @pytest.fixture(scope="session")
-def nlq_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def nlq_root(once: Once) -> Path:
     """Generated language queries: 13 templates, 12 + 6 annotated clips and 2 without
     windows."""
     from avalanche_vilco.benchmarks.vilco_nlq.embedded import generate_mini_nlq
 
-    return generate_mini_nlq(
-        tmp_path_factory.mktemp("data") / "nlq",
-        n_train=12,
-        n_val=6,
-        n_test=2,
-        queries_per_clip=8.0,
-        min_train_queries=5,
-        min_val_queries=3,
-        clip_sec=(40.0, 60.0),
-    )
+    def make(folder: Path) -> None:
+        generate_mini_nlq(
+            folder,
+            n_train=12,
+            n_val=6,
+            n_test=2,
+            queries_per_clip=8.0,
+            min_train_queries=5,
+            min_val_queries=3,
+            clip_sec=(40.0, 60.0),
+        )
+
+    return once("nlq", make)
 
 
 @pytest.fixture(scope="session")
-def vq_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def vq_root(once: Once) -> Path:
     """Generated visual queries: small videos of small objects, 10 + 5 clips and one
     without tracks, three queries in each."""
     from avalanche_vilco.benchmarks.vilco_vq.embedded import generate_mini_vq
 
-    return generate_mini_vq(
-        tmp_path_factory.mktemp("data") / "vq",
-        n_train=10,
-        n_val=5,
-        n_test=1,
-        clip_frames=(40, 50),
-        frame_size=(48, 64),
-        object_pixels=(10.0, 16.0),
-        track_frames=(4, 8),
-        queries_per_clip=3,
-    )
+    def make(folder: Path) -> None:
+        generate_mini_vq(
+            folder,
+            n_train=10,
+            n_val=5,
+            n_test=1,
+            clip_frames=(40, 50),
+            frame_size=(48, 64),
+            object_pixels=(10.0, 16.0),
+            track_frames=(4, 8),
+            queries_per_clip=3,
+        )
+
+    return once("vq", make)
 
 
 @pytest.fixture(scope="session")
-def finished_runs(mq_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_runs(mq_root: Path, once: Once) -> Path:
     """Folder of runs of one epoch, ``<strategy>/seed<seed>``: naive and replay with two
-    seeds, the upper bound with one. Copy it to change it."""
+    seeds, the upper bound with one."""
     from avalanche_vilco.experiments.run import run
 
-    folder = tmp_path_factory.mktemp("outputs")
-    jobs = [("naive", 0), ("naive", 1), ("replay", 0), ("replay", 1)]
-    for strategy, seed in [*jobs, ("upper_bound", 0)]:
-        run(
-            "vilco_mq",
-            strategy,
-            seed,
-            epochs=1,
-            strategy_options={"mem_size": 3} if strategy == "replay" else {},
-            benchmark_options={"dataset_root": mq_root},
-            output=folder / strategy / f"seed{seed}",
-            echo=lambda line: None,
-        )
-    return folder
+    def make(folder: Path) -> None:
+        jobs = [("naive", 0), ("naive", 1), ("replay", 0), ("replay", 1)]
+        for strategy, seed in [*jobs, ("upper_bound", 0)]:
+            run(
+                "vilco_mq",
+                strategy,
+                seed,
+                epochs=1,
+                strategy_options={"mem_size": 3} if strategy == "replay" else {},
+                benchmark_options={"dataset_root": mq_root},
+                output=folder / strategy / f"seed{seed}",
+                echo=lambda line: None,
+            )
 
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """Small tensors gain nothing from threads, and lose much on a busy machine."""
-    import torch
-
-    torch.set_num_threads(1)
+    return once("finished_runs", make)

@@ -85,25 +85,13 @@ def example_of_avalanche():
 
 @pytest.mark.filterwarnings("ignore")
 def test_two_lines_add_recall_to_the_example_of_avalanche(
-    tmp_path, monkeypatch, capsys
+    mq_root, tmp_path, monkeypatch, capsys
 ):
     from avalanche_vilco import MomentLoss, vilco_mq, vilco_mq_tiny
-    from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
 
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    root = generate_mini_mq(
-        tmp_path / "mini",
-        n_train=12,
-        n_val=6,
-        n_test=2,
-        group_size=2,
-        min_train_clips=2,
-        min_val_clips=1,
-        clip_sec=(40.0, 60.0),
-        median_window_sec=4.0,
-    )
-    whole = vilco_mq(root)
+    whole = vilco_mq(mq_root)
     benchmark = SimpleNamespace(
         train_stream=whole.train_stream[:2],
         test_stream=whole.test_stream[:2],

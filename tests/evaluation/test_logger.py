@@ -14,7 +14,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.tensorboard import SummaryWriter
 
 from avalanche_vilco import MomentLoss, vilco_mq, vilco_mq_tiny
-from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
 from avalanche_vilco.evaluation import TaskMatrix, task_matrix_metrics
 from avalanche_vilco.evaluation.logger import TaskMatrixLogger, matrix_figure
 from avalanche_vilco.evaluation.matrix import matrices_csv
@@ -23,19 +22,8 @@ NAME = "Recall@1x_tIoU0.5"
 
 
 @pytest.fixture(scope="module")
-def benchmark(tmp_path_factory):
-    root = generate_mini_mq(
-        tmp_path_factory.mktemp("mini"),
-        n_train=12,
-        n_val=6,
-        n_test=2,
-        group_size=2,
-        min_train_clips=2,
-        min_val_clips=1,
-        clip_sec=(40.0, 60.0),
-        median_window_sec=4.0,
-    )
-    return vilco_mq(root)
+def benchmark(mq_root):
+    return vilco_mq(mq_root)
 
 
 def train_two(benchmark, metrics, loggers):

@@ -17,10 +17,14 @@ GROUP_SIZES = (5, 4, 4)
 
 
 @pytest.fixture(scope="session")
-def clean_nlq_root(nlq_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clean_nlq_root(nlq_root: Path, once: Any) -> Path:
     """The same without what a benchmark changes: every question of val has a text and
     a template, every window lies in its clip."""
-    root = tmp_path_factory.mktemp("clean")
+    return once("clean_nlq", lambda folder: _write_clean(nlq_root, folder))
+
+
+def _write_clean(nlq_root: Path, root: Path) -> None:
+    root.mkdir()
     for file in nlq_root.iterdir():
         # Without stored text each question is its words, those given here too.
         if file.name != NLQ_TEXT_FILE:
@@ -37,39 +41,38 @@ def clean_nlq_root(nlq_root: Path, tmp_path_factory: pytest.TempPathFactory) -> 
             _clean(clip, kept)
     path.unlink()
     path.write_text(json.dumps(content))
-    return root
 
 
 def _clean(clip: dict[str, Any], kept: dict[str, Any]) -> None:
     for annotation in clip["annotations"]:
         uid, asked = annotation["annotation_uid"], annotation["language_queries"]
         for number, question in enumerate(asked):
-            own = kept.get(f"{uid}_{number}")
-            template = own.template if own else 0
-            window = own.window_sec if own else (1.0, 3.0)
-            question["query"] = own.text if own else "What did I put in the box?"
+            query = kept.get(f"{uid}_{number}")
+            template = query.template if query else 0
+            window = query.window_sec if query else (1.0, 3.0)
+            question["query"] = query.text if query else "What did I put in the box?"
             question["template"] = NLQ_TEMPLATES[template]
             question["clip_start_sec"], question["clip_end_sec"] = window
 
 
 @pytest.fixture(scope="session")
-def nlq_run(
-    clean_nlq_root: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, dict[str, Any]]:
+def nlq_run(clean_nlq_root: Path, once: Any) -> tuple[Path, dict[str, Any]]:
     """Folder and results of Naive on three experiences of language queries."""
     from avalanche_vilco.experiments.run import run
 
-    folder = tmp_path_factory.mktemp("runs") / "nlq"
-    results = run(
-        "vilco_nlq",
-        "naive",
-        epochs=2,
-        batch_size=4,
-        benchmark_options={
-            "dataset_root": clean_nlq_root,
-            "group_sizes": list(GROUP_SIZES),
-        },
-        output=folder,
-        echo=lambda line: None,
-    )
-    return folder, results
+    def make(folder: Path) -> None:
+        run(
+            "vilco_nlq",
+            "naive",
+            epochs=2,
+            batch_size=4,
+            benchmark_options={
+                "dataset_root": clean_nlq_root,
+                "group_sizes": list(GROUP_SIZES),
+            },
+            output=folder,
+            echo=lambda line: None,
+        )
+
+    folder = once("nlq_run", make)
+    return folder, json.loads((folder / "results.json").read_text())

@@ -1,6 +1,6 @@
 """Hand-made clips, targets and queries for the tests of models."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -91,15 +91,6 @@ def _localizer(n_queries: int = 4, *, seed: int = 0) -> MomentLocalizer:
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
     return model.eval()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """On tensors this small threads cost more than they give."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """A stream of three experiences that trains in seconds, and what a strategy needs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +23,13 @@ from avalanche_vilco.models.moment_localizer import MomentLocalizer
 from avalanche_vilco.training.templates import localization_evaluator
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="session")
-def small_data(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Callable[..., Path]:
+def small_data(once: Any) -> Callable[..., Path]:
     """Writes generated clips of unequal length with six queries."""
 
-    def generate(**knobs: Any) -> Path:
-        return generate_mini_mq(
-            tmp_path_factory.mktemp("mini_mq"),
+    def generate(folder: Path, **knobs: Any) -> None:
+        generate_mini_mq(
+            folder,
             seed=9,
             n_train=60,
             n_val=12,
@@ -54,7 +44,11 @@ def small_data(
             **knobs,
         )
 
-    return generate
+    def root(**knobs: Any) -> Path:
+        name = "-".join(["small_mq", *map(str, knobs.values())])
+        return once(name, lambda folder: generate(folder, **knobs))
+
+    return root
 
 
 @pytest.fixture(scope="session")

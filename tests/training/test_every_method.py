@@ -5,7 +5,6 @@ import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,15 @@ METHODS = sorted(name for name, recipe in STRATEGIES.items() if not recipe.is_jo
 
 
 @pytest.fixture(scope="module")
-def small_root(small_data: Callable[..., Path]) -> Path:
-    return small_data()
-
-
-@pytest.fixture(scope="module")
-def hashes(small_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def hashes(small_root: Path, once: Any) -> Any:
     """Final weights of runs in one process and of those resumed in another."""
-    folder = tmp_path_factory.mktemp("checkpoints")
-    return [run_script(small_root, folder, part) for part in ("first", "rest")]
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        found = [run_script(small_root, folder, part) for part in ("first", "rest")]
+        (folder / "hashes.json").write_text(json.dumps(found))
+
+    return json.loads((once("resumed", make) / "hashes.json").read_text())
 
 
 def run_script(root: Path, folder: Path, part: str) -> dict[str, str]:

@@ -14,7 +14,6 @@ from avalanche.benchmarks.utils.data_loader import TaskBalancedDataLoader
 from safetensors.torch import load_file, save_file
 
 from avalanche_vilco.benchmarks.vilco_nlq.dataset import NLQ_TEXT_FILE
-from avalanche_vilco.benchmarks.vilco_nlq.embedded import generate_mini_nlq
 from avalanche_vilco.benchmarks.vilco_nlq.generator import (
     SMALL_DATA_TEST_SHARE,
     unlabelled_nlq,
@@ -62,17 +61,8 @@ class RandomFeatures:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return generate_mini_nlq(
-        tmp_path_factory.mktemp("nlq"),
-        n_train=12,
-        n_val=6,
-        n_test=2,
-        queries_per_clip=8.0,
-        min_train_queries=5,
-        min_val_queries=3,
-        clip_sec=(40.0, 60.0),
-    )
+def root(nlq_root: Path) -> Path:
+    return nlq_root
 
 
 @pytest.fixture(scope="module")
