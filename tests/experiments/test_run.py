@@ -304,26 +304,29 @@ def test_settings_files_agree_with_the_code() -> None:
             assert value in (None, parameters[option].default)
 
 
-def test_command_line_runs_and_reports_errors_without_a_traceback(
-    root: Path, tmp_path: Path
-) -> None:
-    def avalanche_vilco(*settings: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "avalanche_vilco.cli.main", *settings]
-        return subprocess.run(command, cwd=tmp_path, text=True, capture_output=True)
-
-    good = avalanche_vilco(
-        "run", "seed=3", "epochs=1", f"benchmark.dataset_root={root}"
+def test_command_line_runs_in_a_process_of_its_own(root: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "avalanche_vilco.cli.main", "run"]
+    settings = ["seed=3", "epochs=1", f"benchmark.dataset_root={root}"]
+    done = subprocess.run(
+        [*command, *settings], cwd=tmp_path, text=True, capture_output=True
     )
-    assert good.returncode == 0, good.stderr
-    assert "row = after training i, column = evaluated on j" in good.stdout
-    assert "not with the paper" in good.stdout
+    assert done.returncode == 0, done.stderr
+    assert "row = after training i, column = evaluated on j" in done.stdout
+    assert "not with the paper" in done.stdout
     assert (tmp_path / "outputs/vilco_mq/naive/seed3/results.json").is_file()
     assert list((tmp_path / "outputs/vilco_mq/naive/seed3/tensorboard").iterdir())
 
-    bad = avalanche_vilco("run", "benchmark.dataset_root=nowhere")
-    assert bad.returncode == 1
-    assert "no data folder at nowhere" in bad.stderr
-    assert "Traceback" not in bad.stderr
+
+def test_command_line_reports_an_error_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [])
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["run", "benchmark.dataset_root=nowhere"])
+    printed = capsys.readouterr().err
+    assert "no data folder at nowhere" in printed
+    assert "Traceback" not in printed
 
 
 def test_version_and_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 
 from avalanche_vilco.benchmarks.vilco_nlq.generator import vilco_nlq
+from avalanche_vilco.cli import main as cli
 from avalanche_vilco.experiments.run import BENCHMARKS, run
 
 SIZES = [5, 4, 4]
@@ -113,20 +112,18 @@ def test_deviations_of_moment_queries_are_refused(
 
 
 def test_command_line_runs_the_thirteen_templates(
-    nlq_root: Path, tmp_path: Path
+    nlq_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command = [sys.executable, "-m", "avalanche_vilco.cli.main", "run"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [])
     settings = ["benchmark=vilco_nlq", "strategy=vilco", "epochs=1"]
-    place = f"benchmark.dataset_root={nlq_root}"
-    done = subprocess.run(
-        [*command, *settings, place],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        text=True,
-        capture_output=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "row = after training i, column = evaluated on j" in done.stdout
+    root = f"benchmark.dataset_root={nlq_root}"
+    assert cli.main(["run", *settings, root]) == 0
+    printed = capsys.readouterr().out
+    assert "row = after training i, column = evaluated on j" in printed
     file = tmp_path / "outputs/vilco_nlq/vilco/seed0/results.json"
     rows = json.loads(file.read_text())["matrices"]["Recall@1_tIoU0.3"]["p"]
     assert len(rows) == 13

@@ -81,7 +81,7 @@ def test_forked_workers_change_nothing(parts: Parts, benchmark: Any) -> None:
 def test_spawned_workers_change_nothing(parts: Parts, benchmark: Any) -> None:
     short = {"experiences": 1, "epochs": 1}
     with started_by("spawn"):
-        spawned = outcome(parts, benchmark, num_workers=2, **short)
+        spawned = outcome(parts, benchmark, num_workers=1, **short)
     assert spawned == outcome(parts, benchmark, **short)
 
 
