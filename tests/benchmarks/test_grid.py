@@ -202,8 +202,8 @@ def test_language_queries_run_and_are_not_run_again(
 ) -> None:
     script = Script("vilco_nlq", monkeypatch)
     arguments = ["--data", "ego4d", "--root", str(nlq_root), "--output", str(tmp_path)]
-    arguments += ["--model", "vilco_nlq_tiny", "--epochs", "1", "--mem-size", "13"]
-    arguments += ["--rows", "vilco", "--seeds", "0"]
+    arguments += ["--model", "vilco_nlq_tiny", "--epochs", "1"]
+    arguments += ["--rows", "upper_bound", "--seeds", "0"]
     assert script.main(arguments) == 0
     assert "Table 3 of the paper" in (tmp_path / "table3.md").read_text()
     capsys.readouterr()
