@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.errors import DataError, FeatureError
 from avalanche_vilco.core.terminal import one_line
 
 REPORT_VERSION = "1"
@@ -85,10 +85,11 @@ class Diagnosis:
 
     def add_error(self, part: str, error: DataError, remedy: str) -> None:
         """Add a fault that a reader reported."""
-        name = f"field {error.field}: " if error.field else ""
+        problem = f"field {error.field}: " if error.field else ""
+        is_list = isinstance(error, FeatureError)
+        problem += "; ".join(error.faults) if is_list else error.problem
         records = () if error.record is None else (error.record,)
-        remedy = error.hint or remedy
-        self.fault(part, error.file, name + error.problem, remedy, records)
+        self.fault(part, error.file, problem, error.hint or remedy, records)
 
     @contextmanager
     def guard(self, part: str, file: Path | str) -> Iterator[None]:

@@ -34,16 +34,16 @@ from avalanche_vilco.data.features import (
     SUFFIXES,
     FeatureFolder,
     FeatureStore,
+    StoredFeatures,
     open_features,
+    open_tokens,
 )
 from avalanche_vilco.data.moments import MomentClip
 from avalanche_vilco.data.text.narrations import (
     Narration,
     narration_files,
-    open_narration_features,
     read_narrations,
 )
-from avalanche_vilco.data.text.stored import StoredTokens
 from avalanche_vilco.data.text.tokens import examine_query_text
 
 __all__ = ["Paths", "examine", "main"]
@@ -395,7 +395,7 @@ def _note_windows(
 def _examine_narration_features(
     diagnosis: Diagnosis, path: Path, told: Sequence[Narration]
 ) -> None:
-    store = open_narration_features(path)
+    store = open_tokens(path)
     wanted = dict.fromkeys(one.query_id for one in told)
     known = store.ids()
     gone = tuple(query_id for query_id in wanted if query_id not in known)
@@ -408,19 +408,19 @@ def _examine_narration_features(
 
 
 def _read_narration_features(
-    diagnosis: Diagnosis, store: StoredTokens, query_ids: Sequence[str]
+    diagnosis: Diagnosis, store: StoredFeatures, query_ids: Sequence[str]
 ) -> None:
     widths: dict[str, int] = {}
     for query_id in query_ids:
         try:
-            widths[query_id] = store.features(query_id).shape[1]
+            widths[query_id] = store.read(query_id).shape[1]
         except DataError as error:
             diagnosis.add_error("narration features", error, COPY_AGAIN)
     usual = Counter(widths.values()).most_common(1)
     for query_id, width in widths.items():
         if width != usual[0][0]:
             problem = f"expected {usual[0][0]} channels but got {width}"
-            fault = DataError(store.path, problem, record=query_id)
+            fault = DataError(store.source, problem, record=query_id)
             diagnosis.add_error("narration features", fault, COPY_AGAIN)
 
 

@@ -250,7 +250,7 @@ FAULTS: dict[Callable[[Path], str], tuple[str, str]] = {
     damaged_sentence: ("narrations", "truncated"),
     sentence_without_features: ("narration features", "1 narrations have no features"),
     no_sentence_features: ("narrations", "missing"),
-    truncated_sentence_features: ("narration features", "not an npz archive"),
+    truncated_sentence_features: ("narration features", "no npz archive"),
     narrow_sentence_features: (
         "narration features",
         "expected 512 channels but got 511",

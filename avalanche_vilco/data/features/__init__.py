@@ -8,7 +8,11 @@ from avalanche_vilco.data.features.database import LmdbFeatures, pack_features_l
 from avalanche_vilco.data.features.folder import SUFFIXES, FeatureFolder
 from avalanche_vilco.data.features.packed import PackedFeatures, pack_features
 from avalanche_vilco.data.features.parent import ParentCut, ParentFeatures
-from avalanche_vilco.data.features.sources import FeatureSource, open_features
+from avalanche_vilco.data.features.sources import (
+    FeatureSource,
+    open_features,
+    open_tokens,
+)
 from avalanche_vilco.data.features.store import (
     LENGTH_TOLERANCE_STEPS,
     FeatureStore,
@@ -37,6 +41,7 @@ __all__ = [
     "ShuffledFeatures",
     "StoredFeatures",
     "open_features",
+    "open_tokens",
     "pack_features",
     "pack_features_lmdb",
     "resize_steps",

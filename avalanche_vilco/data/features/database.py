@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import written_whole
-from avalanche_vilco.core.handles import LmdbValues, PerProcess, import_lmdb
+from avalanche_vilco.core.handles import LmdbValues, import_lmdb
 from avalanche_vilco.data.features.npz import npz_array, npz_header
 from avalanche_vilco.data.features.packed import plan_packing, read_all
-from avalanche_vilco.data.features.store import FeatureStore, Header, StoredFeatures
+from avalanche_vilco.data.features.store import FeatureStore, Header, KeyedFeatures
 
 DATA_FILE = "data.mdb"
 
@@ -29,7 +27,7 @@ _DTYPES: dict[int, np.dtype] = {1: np.dtype("<f4"), 2: np.dtype("<f2")}
 _CODES = {torch.float32: 1, torch.float16: 2}
 
 
-class LmdbFeatures(StoredFeatures):
+class LmdbFeatures(KeyedFeatures[LmdbValues]):
     """An LMDB with a value a clip, the clip's uid its key.
 
     A value is an array as :func:`pack_features_lmdb` writes it, or an npz archive
@@ -46,22 +44,16 @@ class LmdbFeatures(StoredFeatures):
     :raises ImportError: the package ``lmdb`` is not installed.
     """
 
+    kind = "LMDB"
+
     def __init__(self, path: Path | str) -> None:
-        super().__init__(path)
         import_lmdb()
-        if not self._data_file.is_file():
-            raise FileNotFoundError(f"no LMDB at {self.source}: no {self._data_file}")
-        self._opened = PerProcess(partial(LmdbValues, self._data_file))
+        path = Path(path)
+        super().__init__(path, LmdbValues, path / DATA_FILE if path.is_dir() else path)
 
-    def locate(self, clip_id: str) -> str:
-        """File and key; :class:`FeatureError` if the database has no such key."""
-        self._value(clip_id)
-        return f"{self._data_file}[{clip_id}]"
-
-    def missing(self, clip_ids: Iterable[str]) -> list[str]:
-        """Clips that are no key of the database."""
-        database = self._database
-        return [clip_id for clip_id in clip_ids if database.get(clip_id) is None]
+    def ids(self) -> set[str]:
+        """All keys of the database."""
+        return self._opened.keys()
 
     def time_scale(self, clip_id: str) -> float:
         """As noted when a raw array was packed, 1.0 otherwise."""
@@ -69,14 +61,11 @@ class LmdbFeatures(StoredFeatures):
         with self._named(clip_id):
             return _raw_fields(value)[3] if _is_raw(value) else 1.0
 
-    def _check_source(self) -> None:
-        _ = self._database
-
     def _header(self, clip_id: str) -> Header:
         value = self._value(clip_id)
         if value[:2] != _ZIP_MAGIC:
             return super()._header(clip_id)
-        shape, dtype = npz_header(value)
+        shape, dtype = npz_header(value, self.max_array_bytes)
         return Header(shape, np.issubdtype(dtype, np.floating))
 
     def _stored(self, clip_id: str) -> np.ndarray:
@@ -84,25 +73,17 @@ class LmdbFeatures(StoredFeatures):
         if _is_raw(value):
             return _raw_array(value)
         if value[:2] == _ZIP_MAGIC:
-            return npz_array(value)
+            return npz_array(value, self.max_array_bytes)
         raise ValueError(f"the value of {clip_id} is neither a raw array nor an npz")
 
+    def _has(self, clip_id: str) -> bool:
+        return self._opened.get(clip_id) is not None
+
     def _value(self, clip_id: str) -> memoryview:
-        value = self._database.get(clip_id)
+        value = self._opened.get(clip_id)
         if value is None:
-            raise self._fault(f"{clip_id}: no key {clip_id!r} in {self._data_file}")
+            raise self._no_key(clip_id)
         return value
-
-    @property
-    def _data_file(self) -> Path:
-        return self.source / DATA_FILE if self.source.is_dir() else self.source
-
-    @property
-    def _database(self) -> LmdbValues:
-        try:
-            return self._opened.get()
-        except DataError as error:
-            raise self._fault(str(error)) from error
 
 
 def _is_raw(value: memoryview) -> bool:

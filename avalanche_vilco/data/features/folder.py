@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -64,10 +63,9 @@ class FeatureFolder(StoredFeatures):
         """Path of a clip's file; :class:`FeatureError` if there is none."""
         return str(self._existing(clip_id))
 
-    def missing(self, clip_ids: Iterable[str]) -> list[str]:
-        """Clips that have no file."""
-        stems = {p.stem for p in self.folder.iterdir() if p.suffix in SUFFIXES}
-        return [clip_id for clip_id in clip_ids if clip_id not in stems]
+    def ids(self) -> set[str]:
+        """All clips that have a file."""
+        return {p.stem for p in self.folder.iterdir() if p.suffix in SUFFIXES}
 
     def _stored(self, clip_id: str) -> Tensor | np.ndarray:
         path = self._existing(clip_id)

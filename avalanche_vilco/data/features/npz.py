@@ -9,30 +9,56 @@ from __future__ import annotations
 import io
 import math
 import zipfile
+from pathlib import Path
 
 import numpy as np
 
+from avalanche_vilco.data.features.store import KeyedFeatures
+
 ARRAY_NAMES = ("token_features", "features")
 """Names under which public code stores an array, the first found counts."""
-
-MAX_ARRAY_BYTES = 2**30
-"""Declared sizes beyond it are refused: 33 MB is usual, a small file can declare
-any size."""
-
 _NPY_HEADER_BYTES = 2**14
 
 
-def npz_array(value: memoryview) -> np.ndarray:
+class NpzFeatures(KeyedFeatures[zipfile.ZipFile]):
+    """One npz archive with an array (T, C) a clip, or (L, C) a sentence.
+
+    :param file: the archive.
+    :raises FileNotFoundError: no such file.
+    """
+
+    kind = "npz archive"
+
+    def __init__(self, file: Path | str) -> None:
+        super().__init__(file, zipfile.ZipFile)
+
+    def ids(self) -> set[str]:
+        """Names of all arrays."""
+        names = self._opened.namelist()
+        return {name.removesuffix(".npy") for name in names if name.endswith(".npy")}
+
+    def _stored(self, clip_id: str) -> np.ndarray:
+        try:
+            entry = self._opened.getinfo(f"{clip_id}.npy")
+        except KeyError:
+            raise self._no_key(clip_id) from None
+        with self._opened.open(bounded(entry, self.max_array_bytes)) as file:
+            # Reading a stated size bounds what a lying archive can unpack.
+            return npy_array(file.read(entry.file_size))
+
+
+def npz_array(value: memoryview, max_bytes: int) -> np.ndarray:
     """The features in an npz archive, a view of it if they are not compressed.
 
     :param value: bytes of the archive.
+    :param max_bytes: a larger array is refused.
     :return: read-only array.
     :raises ValueError: no array of the known names, too large, or objects.
     :raises zipfile.BadZipFile: truncated or damaged.
     """
     stream = _Stream(value)
     with zipfile.ZipFile(stream) as archive:
-        entry = bounded(feature_entry(archive), MAX_ARRAY_BYTES)
+        entry = bounded(_feature_entry(archive), max_bytes)
         with archive.open(entry) as file:
             if entry.compress_type != zipfile.ZIP_STORED:
                 return npy_array(file.read(entry.file_size))
@@ -41,46 +67,20 @@ def npz_array(value: memoryview) -> np.ndarray:
             return npy_array(value[start : start + entry.compress_size])
 
 
-def npz_header(value: memoryview) -> tuple[tuple[int, ...], np.dtype]:
+def npz_header(value: memoryview, max_bytes: int) -> tuple[tuple[int, ...], np.dtype]:
     """Shape and type of the features in an npz archive, without unpacking it.
 
     :raises Exception: as :func:`npz_array` does.
     """
     with zipfile.ZipFile(_Stream(value)) as archive:
-        entry = bounded(feature_entry(archive), MAX_ARRAY_BYTES)
+        entry = bounded(_feature_entry(archive), max_bytes)
         with archive.open(entry) as file:
             start = file.read(min(_NPY_HEADER_BYTES, entry.file_size))
         shape, _, dtype, _ = _layout(start, entry.file_size)
     return shape, dtype
 
 
-def packed_features(value: memoryview, max_bytes: int) -> np.ndarray:
-    """The features in an npz archive, unpacked and held against their checksum.
-
-    :param max_bytes: a larger array is refused.
-    :raises Exception: as :func:`npz_array` does.
-    """
-    with zipfile.ZipFile(_Stream(value)) as archive:
-        return member_array(archive, feature_entry(archive), max_bytes)
-
-
-def member_array(
-    archive: zipfile.ZipFile, entry: zipfile.ZipInfo, max_bytes: int
-) -> np.ndarray:
-    """The array in a member of an archive, held against its checksum.
-
-    :raises Exception: as :func:`npz_array` does.
-    """
-    with archive.open(bounded(entry, max_bytes)) as file:
-        # Reading a stated size bounds what a lying archive can unpack.
-        return npy_array(file.read(entry.file_size))
-
-
-def feature_entry(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
-    """The member that holds features.
-
-    :raises ValueError: none has a known name.
-    """
+def _feature_entry(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
     entries = {entry.filename: entry for entry in archive.infolist()}
     for name in ARRAY_NAMES:
         if f"{name}.npy" in entries:
@@ -90,7 +90,7 @@ def feature_entry(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
 
 
 def bounded(entry: zipfile.ZipInfo, max_bytes: int) -> zipfile.ZipInfo:
-    """A member of which no more than a number of bytes will be unpacked.
+    """A member of which a reader unpacks the stated size and no more.
 
     :raises ValueError: it declares more, or is neither stored nor deflated, which is
         all that NumPy writes: of others a stated size cannot be unpacked alone.

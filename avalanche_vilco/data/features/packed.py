@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
-from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -14,10 +13,9 @@ from torch import Tensor
 
 from avalanche_vilco.core.errors import FeatureError
 from avalanche_vilco.core.files import safetensors_header, written_whole
-from avalanche_vilco.core.handles import PerProcess
 from avalanche_vilco.data.features.store import (
     FeatureStore,
-    StoredFeatures,
+    KeyedFeatures,
     gathered,
     most_common,
 )
@@ -29,7 +27,7 @@ _DTYPES = {torch.float32: "F32", torch.float16: "F16"}
 _RESERVED_KEY = "__metadata__"
 
 
-class PackedFeatures(StoredFeatures):
+class PackedFeatures(KeyedFeatures["_Opened"]):
     """One safetensors file with a tensor (T, C) a clip, the clip's uid its key.
 
     The file is mapped once a process and a window copies its own bytes only. Steps are
@@ -40,75 +38,43 @@ class PackedFeatures(StoredFeatures):
     :raises FileNotFoundError: no such file.
     """
 
+    kind = "safetensors file"
+    remedy = "; pack_features() writes one"
+
     def __init__(self, file: Path | str) -> None:
-        super().__init__(file)
-        if not self.source.is_file():
-            raise FileNotFoundError(
-                f"no feature file at {self.source}; pack_features() writes one"
-            )
-        self._opened = PerProcess(partial(_Opened, self.source))
+        super().__init__(file, _Opened)
 
-    def locate(self, clip_id: str) -> str:
-        """File and key; :class:`FeatureError` if the file has no such key."""
-        self._check_key(clip_id)
-        return f"{self.source}[{clip_id}]"
-
-    def missing(self, clip_ids: Iterable[str]) -> list[str]:
-        """Clips that are no key of the file."""
-        keys = self._file.keys
-        return [clip_id for clip_id in clip_ids if clip_id not in keys]
+    def ids(self) -> frozenset[str]:
+        """All keys of the file."""
+        return self._opened.keys
 
     def time_scale(self, clip_id: str) -> float:
         """As noted when the features were packed, 1.0 otherwise."""
-        return self._file.time_scales.get(clip_id, 1.0)
-
-    def _check_source(self) -> None:
-        _ = self._file
+        return self._opened.time_scales.get(clip_id, 1.0)
 
     def _stored(self, clip_id: str) -> Tensor:
-        return self._clip(clip_id).steps
+        clips = self._opened.clips
+        if clip_id not in clips:
+            if not self._has(clip_id):
+                raise self._no_key(clip_id)
+            clips[clip_id] = self._opened.handle.get_tensor(clip_id)
+        return clips[clip_id]
 
     def _checked_steps(self, clip_id: str) -> bytearray:
         # Sound, because the mapping outlives the file's name: a file that takes its
         # place is not seen. Packed files get their name when they are complete and are
         # not written into.
-        return self._clip(clip_id).checked
-
-    def _clip(self, clip_id: str) -> _Clip:
-        opened = self._file
-        if clip_id not in opened.clips:
-            self._check_key(clip_id)
-            opened.clips[clip_id] = _Clip(opened.handle.get_tensor(clip_id))
-        return opened.clips[clip_id]
-
-    def _check_key(self, clip_id: str) -> None:
-        if clip_id not in self._file.keys:
-            raise self._fault(f"{clip_id}: no key {clip_id!r} in {self.source.name}")
-
-    @property
-    def _file(self) -> _Opened:
-        try:
-            return self._opened.get()
-        except Exception as error:  # also a JSON error of the metadata
-            first = str(error).partition("\n")[0]
-            problem = "is damaged, truncated or no safetensors file"
-            raise self._fault(f"{self.source}: {problem}: {first}") from error
-
-
-class _Clip:
-    """A view of the mapped file and which of its steps were seen to be finite."""
-
-    def __init__(self, steps: Tensor) -> None:
-        self.steps = steps
-
-    @cached_property
-    def checked(self) -> bytearray:
-        return bytearray(len(self.steps))
+        stored = self._opened.clips[clip_id]
+        n_steps = len(stored) if stored.ndim == 2 else 1
+        return self._opened.checked.setdefault(clip_id, bytearray(n_steps))
 
 
 class _Opened:
     def __init__(self, path: Path) -> None:
-        self.clips: dict[str, _Clip] = {}
+        self.clips: dict[str, Tensor] = {}
+        """Views of the mapped file."""
+        self.checked: dict[str, bytearray] = {}
+        """Which of their steps were seen to be finite."""
         self.handle = safe_open(path, framework="pt").__enter__()
         self.keys = frozenset(self.handle.keys())
         scales = json.loads((self.handle.metadata() or {}).get(_TIME_SCALES, "{}"))

@@ -9,9 +9,10 @@ from typing import TypeAlias
 from avalanche_vilco.data.features.concatenated import ConcatFeatures
 from avalanche_vilco.data.features.database import DATA_FILE, LmdbFeatures
 from avalanche_vilco.data.features.folder import FeatureFolder
+from avalanche_vilco.data.features.npz import NpzFeatures
 from avalanche_vilco.data.features.packed import PackedFeatures
 from avalanche_vilco.data.features.parent import ParentFeatures
-from avalanche_vilco.data.features.store import FeatureStore
+from avalanche_vilco.data.features.store import FeatureStore, StoredFeatures
 from avalanche_vilco.data.features.wrapped import CachedFeatures, GridFeatures
 
 FeatureSource: TypeAlias = (
@@ -20,6 +21,8 @@ FeatureSource: TypeAlias = (
 """A path, a store, or several of them to be concatenated on channels."""
 
 _LMDB_SUFFIXES = (".lmdb", ".mdb")
+_MAX_TOKEN_BYTES = 64 * 2**20
+"""Of one sentence: 77 tokens of 512 float32 take 158 kB."""
 
 
 def open_features(
@@ -62,6 +65,33 @@ def open_features(
     return store
 
 
+def open_tokens(path: Path | str) -> StoredFeatures:
+    """Open token features of sentences or questions, by query id.
+
+    :param path: an npz or safetensors file with an array (L, C) a query id, an LMDB of
+        such, or a folder with a file each; (C,) counts as one token.
+    :return: the store; it can be opened.
+    :raises FileNotFoundError: nothing there.
+    :raises ImportError: an LMDB, and the package ``lmdb`` is not installed.
+    :raises FeatureError: the file is damaged.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"no token features at {path}")
+    store: StoredFeatures
+    if path.is_file() and path.suffix == ".npz":
+        store = NpzFeatures(path)
+    elif path.is_dir() or path.suffix in _LMDB_SUFFIXES:
+        store = _open_path(path)
+    else:
+        store = PackedFeatures(path)
+    store.is_vector_one_step = True
+    store.max_array_bytes = _MAX_TOKEN_BYTES
+    store.hint = "write or copy it again"
+    store.check_source()
+    return store
+
+
 def _open(source: FeatureSource) -> FeatureStore:
     if isinstance(source, (str, Path)):
         return _open_path(Path(source).expanduser())
@@ -71,7 +101,7 @@ def _open(source: FeatureSource) -> FeatureStore:
     return source
 
 
-def _open_path(path: Path) -> FeatureStore:
+def _open_path(path: Path) -> StoredFeatures:
     if (path / DATA_FILE).is_file() or path.suffix in _LMDB_SUFFIXES:
         return LmdbFeatures(path)
     if path.suffix == ".safetensors" and not path.is_dir():

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from avalanche_vilco.core.errors import FeatureError
+from avalanche_vilco.core.handles import PerProcess
 
 T = TypeVar("T")
 
@@ -24,11 +26,6 @@ LENGTH_TOLERANCE_STEPS = 2
 
 _BLOCK_BYTES = 2**21
 """Copied and summed at a time, so that the sum reads from the cache."""
-
-_HINT = (
-    "extract or copy these files again, or pass missing='drop' to leave "
-    "clips without a file out of the streams"
-)
 
 
 class FeatureStore(Protocol):
@@ -114,9 +111,23 @@ class StoredFeatures(FeatureStore, ABC):
     :param source: file or folder of the store.
     """
 
+    max_array_bytes = 2**30
+    """A larger array in an archive is refused: 33 MB is usual, and a small file can
+    declare any size."""
+    is_vector_one_step = False
+    """Whether (C,) counts as (1, C), as pooled text does."""
+    hint = (
+        "extract or copy these files again, or pass missing='drop' to leave "
+        "clips without a file out of the streams"
+    )
+
     def __init__(self, source: Path | str) -> None:
         self.source = Path(source)
         self._width: int | None = None
+
+    @abstractmethod
+    def ids(self) -> Collection[str]:
+        """All clips that the store has."""
 
     @abstractmethod
     def _stored(self, clip_id: str) -> Tensor | np.ndarray:
@@ -134,8 +145,13 @@ class StoredFeatures(FeatureStore, ABC):
         """
         return None
 
-    def _check_source(self) -> None:
+    def check_source(self) -> None:
         """Raise :class:`FeatureError` if no clip can be read at all."""
+
+    def missing(self, clip_ids: Iterable[str]) -> list[str]:
+        """Clips of which the store has nothing, in the order asked."""
+        known = self.ids()
+        return [clip_id for clip_id in clip_ids if clip_id not in known]
 
     @property
     def width(self) -> int:
@@ -168,9 +184,11 @@ class StoredFeatures(FeatureStore, ABC):
         check_window(start, stop)
         with self._named(clip_id):
             stored = self._stored(clip_id)
-            if stored.ndim != 2:
-                shape = (*stored.shape,)
-                raise ValueError(f"expected a (T, C) tensor but got shape {shape}")
+            if stored.ndim == 1 and self.is_vector_one_step:
+                stored = stored[None]
+            problem = _malformed(Header.of(stored))
+            if problem:
+                raise ValueError(problem)
             window = stored[start:stop]
             checked = self._checked_steps(clip_id)
             if checked is not None and 0 not in checked[start:stop]:
@@ -190,7 +208,7 @@ class StoredFeatures(FeatureStore, ABC):
         tolerance: float = LENGTH_TOLERANCE_STEPS,
     ) -> None:
         """Check every clip's header; see :meth:`FeatureStore.preflight`."""
-        self._check_source()
+        self.check_source()
         headers, faults = gathered(self._checked_header, expected_steps)
         expected = {i: expected_steps[i] * self.time_scale(i) for i in headers}
         self._width = self._width or _common_width(headers, expected, tolerance)
@@ -221,7 +239,57 @@ class StoredFeatures(FeatureStore, ABC):
             raise self._fault(f"{clip_id}: {problem}: {reason}") from error
 
     def _fault(self, *faults: str) -> FeatureError:
-        return FeatureError(self.source, faults, _HINT)
+        return FeatureError(self.source, faults, self.hint)
+
+
+class KeyedFeatures(StoredFeatures, Generic[T]):
+    """Base of the stores of one file, opened once a process, with a key a clip.
+
+    :param source: what the user named.
+    :param file: the file, if that is a folder.
+    :param open_file: opens it; must pickle.
+    :raises FileNotFoundError: no such file.
+    """
+
+    kind = "feature file"
+    remedy = ""
+
+    def __init__(
+        self,
+        source: Path | str,
+        open_file: Callable[[Path], T],
+        file: Path | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.file = self.source if file is None else file
+        if not self.file.is_file():
+            raise FileNotFoundError(f"no {self.kind} at {self.file}{self.remedy}")
+        self._handle = PerProcess(partial(open_file, self.file))
+
+    @property
+    def _opened(self) -> T:
+        try:
+            return self._handle.get()
+        except Exception as error:  # also a JSON error of the metadata
+            first = str(error).partition("\n")[0]
+            problem = f"is damaged, truncated or no {self.kind}: {first}"
+            raise self._fault(f"{self.file}: {problem}") from error
+
+    def check_source(self) -> None:
+        """Raise :class:`FeatureError` if the file cannot be opened."""
+        _ = self._opened
+
+    def locate(self, clip_id: str) -> str:
+        """File and key; :class:`FeatureError` if the file has no such key."""
+        if not self._has(clip_id):
+            raise self._no_key(clip_id)
+        return f"{self.file}[{clip_id}]"
+
+    def _has(self, clip_id: str) -> bool:
+        return clip_id in self.ids()
+
+    def _no_key(self, clip_id: str) -> FeatureError:
+        return self._fault(f"{clip_id}: no key {clip_id!r} in {self.file}")
 
 
 def check_window(start: int, stop: int | None) -> None:

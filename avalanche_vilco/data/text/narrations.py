@@ -30,7 +30,7 @@ from avalanche_vilco.core.cache import TensorCache
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import sha256_of
 from avalanche_vilco.core.report import DataReport, Tally
-from avalanche_vilco.data.text.stored import StoredTokens, TokenArchive, TokenLMDB
+from avalanche_vilco.data.features import open_tokens
 
 NARRATION_FILE = "format_unique_pretrain_data_v2.jsonl"
 """Sentences, in a data root."""
@@ -227,18 +227,6 @@ def narrations_near_windows(
     return chosen
 
 
-def open_narration_features(path: Path | str) -> StoredTokens:
-    """The archive or LMDB at a path.
-
-    :param path: ``.npz`` file, or an LMDB (its folder or file).
-    :raises FileNotFoundError: nothing there.
-    :raises DataError: neither one nor the other.
-    """
-    path = Path(path)
-    is_archive = path.is_file() and path.suffix == ".npz"
-    return TokenArchive(path) if is_archive else TokenLMDB(path)
-
-
 def narration_files(root: Path) -> tuple[Path, Path]:
     """Where a data root has its sentences and their features, an LMDB before an
     archive.
@@ -254,7 +242,7 @@ class NarrationStore:
     """Timed sentences of clips with their token features, read one by one.
 
     :param sentences: the jsonl file.
-    :param features: npz archive or LMDB.
+    :param features: npz archive or LMDB, with an array (L, C) a query id.
     :param durations_sec: clip uid -> seconds; see :func:`read_narrations`.
     :param missing: ``"error"`` lists all sentences without features and stops,
         ``"drop"`` leaves them out and counts them (stage ``narration features``).
@@ -275,7 +263,7 @@ class NarrationStore:
             raise ValueError(
                 f"expected missing in ['error', 'drop'] but got {missing!r}"
             )
-        self._features = open_narration_features(features)
+        self._features = open_tokens(features)
         self._by_clip, self.report = read_narrations(sentences, durations_sec)
         self._leave_out_missing(missing)
 
@@ -292,7 +280,7 @@ class NarrationStore:
             problem = f"no features for {len(absent)} narrations: "
             problem += ", ".join(sorted(absent))
             hint = "copy the file again, or pass missing='drop' to leave them out"
-            raise DataError(self._features.path, problem, hint=hint)
+            raise DataError(self._features.source, problem, hint=hint)
         with_features = {
             clip: tuple(one for one in narrations if one.query_id not in absent)
             for clip, narrations in self._by_clip.items()
@@ -321,7 +309,7 @@ class NarrationStore:
         :return: (L, C) float32; C is 512 in the public files.
         :raises DataError: missing, damaged, too large, not finite or of another shape.
         """
-        return self._features.features(query_id)
+        return self._features.read(query_id)
 
 
 class ClipNarrations:

@@ -13,7 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from pickle import UnpicklingError
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,18 +23,15 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from avalanche_vilco.core.errors import DataError
-from avalanche_vilco.data.text.stored import (
-    StoredTokens,
-    TokenFolder,
-    TokenLMDB,
-    TokenTable,
-    as_tokens,
-    load_pt,
-)
+from avalanche_vilco.data.features import open_tokens
 
 HASHED_WIDTH = 64
 AGREEMENT = 1e-4
 """Largest difference between two clips' features of one label."""
+
+MAX_TEXT_FILE_BYTES = 256 * 2**20
+"""A larger file of one clip is not read: 77 tokens of 768 channels take 236 kB, and a
+clip has 15 labels at most."""
 
 _QUESTION_WORD = re.compile(r"\w[\w'\u2019-]*")
 
@@ -91,7 +89,7 @@ def examine_query_text(
     for label in labels:
         try:
             if label in stored:
-                tokens[label] = as_tokens(path, label, stored[label])
+                tokens[label] = _as_tokens(path, label, stored[label])
         except DataError as fault:
             faults.append(fault)
     return tokens, faults + _width_faults(path, tokens)
@@ -133,7 +131,7 @@ def _merge_clips(
 
 
 def _clip_entries(path: Path) -> dict[str, Tensor]:
-    entries = load_pt(path)
+    entries = _load_pt(path)
     if not isinstance(entries, dict):
         kind = type(entries).__name__
         raise DataError(path, f"expected a dict of label -> (L, C) but got a {kind}")
@@ -145,6 +143,29 @@ def _clip_entries(path: Path) -> dict[str, Tensor]:
             )
             raise DataError(path, problem, record=str(label))
     return entries
+
+
+def _load_pt(path: Path) -> Any:
+    """What a torch file of text holds: tensors, strings, dicts.
+
+    :raises DataError: too large, damaged, or it holds other objects.
+    """
+    size = path.stat().st_size
+    if size > MAX_TEXT_FILE_BYTES:
+        problem = f"expected at most {MAX_TEXT_FILE_BYTES} bytes but got {size}"
+        raise DataError(path, problem, hint="is it a file of video features?")
+    try:
+        return torch.load(path, weights_only=True, map_location="cpu")
+    except UnpicklingError:
+        # torch's own message advises to switch the check off.
+        problem = "refused, it holds other objects than tensors, strings and dicts"
+        hint = "save tensors: torch.save({label: tensor})"
+        raise DataError(path, problem, hint=hint) from None
+    except Exception as error:  # damaged pickles raise almost anything
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        raise DataError(
+            path, f"damaged: {reason}", hint="write or copy it again"
+        ) from error
 
 
 def _disagree(one: Tensor, other: Tensor) -> bool:
@@ -161,6 +182,24 @@ def _disagreement(path: Path, label: str, earlier: Path) -> DataError:
     problem = f"differs from {earlier.name} by more than {AGREEMENT} or in its shape"
     hint = "a label has one text: write both files with one text encoder"
     return DataError(path, problem, record=label, hint=hint)
+
+
+def _as_tokens(path: Path, record: str, stored: Tensor) -> Tensor:
+    """Token features, (L, C) float32; a 1-D entry is one token.
+
+    :param path: their file, for messages.
+    :param record: their query or label, for messages.
+    :raises DataError: another shape, or not finite.
+    """
+    tokens = stored.detach().float()
+    tokens = tokens[None] if tokens.ndim == 1 else tokens
+    if tokens.ndim != 2 or 0 in tokens.shape:
+        problem = f"expected (L, C) token features but got {tuple(stored.shape)}"
+        raise DataError(path, problem, record=record)
+    if not bool(torch.isfinite(tokens).all()):
+        problem = "the token features hold NaN or infinity"
+        raise DataError(path, problem, record=record)
+    return tokens
 
 
 def _width_faults(path: Path, tokens: Mapping[str, Tensor]) -> list[DataError]:
@@ -200,19 +239,16 @@ class TokenSource(Protocol):
 class QueryTokens:
     """Token features of free-form queries by query id, read one by one.
 
-    :param path: a safetensors file with one entry a query id; a folder of
-        ``<query_id>.pt``, each one tensor; or the public LMDB, query id -> npz archive
-        with ``token_features`` or ``features``. Entries are (L, C); 1-D (pooled) ones
-        count as one token.
+    :param path: as :func:`~avalanche_vilco.data.features.open_tokens` takes it: a
+        safetensors file, a folder of ``<query_id>.pt``, or the public LMDB.
     :param width: channels C that every entry must have; ``None``: as the first has.
     :raises FileNotFoundError: no such file or folder.
-    :raises DataError: the file is no safetensors file or LMDB, or ``width`` is asked of
-        a store without a sound entry.
+    :raises DataError: the file is damaged, or ``width`` is asked of a store without a
+        sound entry.
     """
 
     def __init__(self, path: Path | str, width: int | None = None) -> None:
-        self._store = _open_store(Path(path))
-        self.path = self._store.path
+        self._store = open_tokens(path)
         self.width = self._first_width() if width is None else width
 
     def read(self, query_id: str) -> Tensor:
@@ -222,29 +258,22 @@ class QueryTokens:
         :return: (L, C) float32.
         :raises DataError: missing, damaged, not finite, of a wrong shape or width.
         """
-        tokens = self._store.features(query_id)
+        tokens = self._store.read(query_id)
         if tokens.shape[1] != self.width:
             problem = f"expected {self.width} channels but got {tokens.shape[1]}"
-            raise DataError(self.path, problem, record=query_id)
+            raise DataError(self._store.source, problem, record=query_id)
         return tokens
 
     def missing(self, query_ids: Iterable[str]) -> list[str]:
         """Query ids without an entry, in the order given."""
-        known = self._store.ids()
-        return [query_id for query_id in query_ids if query_id not in known]
+        return self._store.missing(query_ids)
 
     def _first_width(self) -> int:
         first = min(self._store.ids(), default=None)
         if first is None:
             hint = "is it the right one?"
-            raise DataError(self.path, "holds no query text", hint=hint)
-        return int(self._store.features(first).shape[1])
-
-
-def _open_store(path: Path) -> StoredTokens:
-    if (path / "data.mdb").is_file() or path.suffix in (".lmdb", ".mdb"):
-        return TokenLMDB(path)
-    return TokenFolder(path) if path.is_dir() else TokenTable(path)
+            raise DataError(self._store.source, "holds no query text", hint=hint)
+        return int(self._store.read(first).shape[1])
 
 
 class JoinedTokens:

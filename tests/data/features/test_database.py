@@ -19,7 +19,6 @@ from avalanche_vilco.data.features import (
     FeatureFolder,
     GridFeatures,
     LmdbFeatures,
-    npz,
     pack_features_lmdb,
 )
 
@@ -198,7 +197,7 @@ def test_archive_that_declares_too_much_is_refused_with_the_limit(tmp_path):
 
 
 def test_nothing_is_unpacked_before_sizes_are_checked(tmp_path, monkeypatch):
-    monkeypatch.setattr(npz, "MAX_ARRAY_BYTES", 2**20)
+    monkeypatch.setattr(LmdbFeatures, "max_array_bytes", 2**20)
     value = bomb()
     assert len(value) < 20_000
     store = database(tmp_path / "lmdb", {"clip": value})

@@ -18,16 +18,14 @@ from hypothesis import strategies as st
 from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.handles import open_lmdb
-from avalanche_vilco.data.text import stored
+from avalanche_vilco.data.features import open_tokens, sources
 from avalanche_vilco.data.text.narrations import (
     MAX_LINE_BYTES,
     Narration,
     NarrationStore,
     narrations_near_windows,
-    open_narration_features,
     read_narrations,
 )
-from avalanche_vilco.data.text.stored import MAX_ARRAY_BYTES
 
 FILE = "format_unique_pretrain_data_v2.jsonl"
 
@@ -223,51 +221,54 @@ def make_features(request, tmp_path):
 
 
 def test_both_forms_give_equal_float32_tokens(make_features):
-    store = open_narration_features(make_features(q1=TOKENS, q2=TOKENS[0]))
+    store = open_tokens(make_features(q1=TOKENS, q2=TOKENS[0]))
     assert set(store.ids()) == {"q1", "q2"}
-    assert store.features("q1").dtype == torch.float32
-    assert torch.equal(store.features("q1"), torch.from_numpy(TOKENS).float())
-    assert store.features("q2").shape == (1, 4)
+    assert store.read("q1").dtype == torch.float32
+    assert torch.equal(store.read("q1"), torch.from_numpy(TOKENS).float())
+    assert store.read("q2").shape == (1, 4)
 
 
 def test_token_features_are_preferred_in_a_public_value(tmp_path):
     value = npz_bytes(features=TOKENS[:1], token_features=TOKENS, other=TOKENS[:2])
-    store = open_narration_features(database(tmp_path, q=value, w=npz_bytes(x=TOKENS)))
-    assert store.features("q").shape == (3, 4)
+    store = open_tokens(database(tmp_path, q=value, w=npz_bytes(x=TOKENS)))
+    assert store.read("q").shape == (3, 4)
     with pytest.raises(
-        DataError, match=r"record 'w'.*: expected an array named .* got \['x.npy'\]"
+        DataError, match=r"w: .* expected an array named .* got \['x.npy'\]"
     ):
-        store.features("w")
+        store.read("w")
 
 
 def test_column_major_and_wide_arrays_are_read(make_features):
     wide = np.asfortranarray(np.arange(12, dtype=np.float64).reshape(3, 4))
-    store = open_narration_features(make_features(q=wide))
-    assert torch.equal(store.features("q"), torch.from_numpy(wide).float())
+    store = open_tokens(make_features(q=wide))
+    assert torch.equal(store.read("q"), torch.from_numpy(wide).float())
 
 
 @pytest.mark.parametrize(
     ("array", "problem"),
     [
-        (np.full((2, 4), np.nan, np.float32), "NaN or infinity"),
-        (np.full((2, 4), 1e300), "NaN or infinity"),
-        (np.ones((2, 2, 2), np.float32), r"expected \(L, C\).* got \(2, 2, 2\)"),
-        (np.ones((0, 4), np.float32), r"got \(0, 4\)"),
-        (np.ones((2, 4), np.int64), "expected floating values but got int64"),
+        (np.full((2, 4), np.nan, np.float32), "holds NaN or infinity"),
+        (np.full((2, 4), 1e300), "holds NaN or infinity"),
+        (
+            np.ones((2, 2, 2), np.float32),
+            r"expected a \(T, C\) tensor .* got shape \(2, 2, 2\)",
+        ),
+        (np.ones((0, 4), np.float32), r"empty: shape \(0, 4\)"),
+        (np.ones((2, 4), np.int64), "expected a floating dtype"),
         (np.array([{"a": 1}], dtype=object), "the array holds Python objects"),
     ],
 )
 def test_features_that_are_none_are_named(array, problem, make_features):
-    store = open_narration_features(make_features(q=array))
-    with pytest.raises(DataError, match=f"record 'q'.*{problem}"):
-        store.features("q")
+    store = open_tokens(make_features(q=array))
+    with pytest.raises(DataError, match=f"q: .*{problem}"):
+        store.read("q")
 
 
 @pytest.mark.parametrize("query_id", ["w", "", "../q", "x" * 600])
 def test_features_that_are_not_there_are_named(query_id, make_features):
-    store = open_narration_features(make_features(q=TOKENS))
-    with pytest.raises(DataError, match="no token features"):
-        store.features(query_id)
+    store = open_tokens(make_features(q=TOKENS))
+    with pytest.raises(DataError, match="no key"):
+        store.read(query_id)
 
 
 @pytest.mark.parametrize("keep", [0, 100, 0.5])
@@ -276,8 +277,11 @@ def test_truncated_archive_is_named(keep, tmp_path):
     content = path.read_bytes()
     size = keep if isinstance(keep, int) else int(keep * len(content))
     path.write_bytes(content[:size])
-    with pytest.raises(DataError, match=r"narration_features\.npz: not an npz archive"):
-        open_narration_features(path)
+    with pytest.raises(
+        DataError,
+        match=r"narration_features\.npz: is damaged, truncated or no npz archive",
+    ):
+        open_tokens(path)
 
 
 def test_flipped_byte_is_found_by_its_checksum(tmp_path):
@@ -285,14 +289,14 @@ def test_flipped_byte_is_found_by_its_checksum(tmp_path):
     content = bytearray(path.read_bytes())
     content[3000] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match="record 'q': not readable: Bad CRC-32"):
-        open_narration_features(path).features("q")
+    with pytest.raises(DataError, match=r"q: .*npz\[q\] is damaged .*Bad CRC-32"):
+        open_tokens(path).read("q")
 
 
 def bomb(path: Path) -> Path:
     """A small file that unpacks to more than the limit."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("q.npy", bytes(MAX_ARRAY_BYTES + 1))
+        file.writestr("q.npy", bytes(sources._MAX_TOKEN_BYTES + 1))
     return path
 
 
@@ -300,8 +304,10 @@ def test_zip_bomb_is_not_unpacked(tmp_path, monkeypatch):
     path = bomb(tmp_path / "bomb.npz")
     assert path.stat().st_size < 10**6
     monkeypatch.setattr(zipfile.ZipFile, "read", None)
-    with pytest.raises(DataError, match=f"more than {MAX_ARRAY_BYTES} are refused"):
-        open_narration_features(path).features("q")
+    with pytest.raises(
+        DataError, match=f"more than {sources._MAX_TOKEN_BYTES} are refused"
+    ):
+        open_tokens(path).read("q")
 
 
 def test_header_that_promises_more_than_there_is_is_refused(tmp_path):
@@ -311,20 +317,20 @@ def test_header_that_promises_more_than_there_is_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "liar.npz", "w") as file:
         file.writestr("q.npy", header.getvalue() + bytes(64))
     with pytest.raises(DataError, match="expected 2048000000000000 bytes"):
-        open_narration_features(tmp_path / "liar.npz").features("q")
+        open_tokens(tmp_path / "liar.npz").read("q")
 
 
 def test_value_that_is_no_archive_is_named(tmp_path):
-    store = open_narration_features(database(tmp_path, q=b"text"))
-    with pytest.raises(DataError, match="record 'q': not readable: File is not a zip"):
-        store.features("q")
+    store = open_tokens(database(tmp_path, q=b"text"))
+    with pytest.raises(DataError, match=r"q: .* neither a raw array nor an npz"):
+        store.read("q")
 
 
 def test_value_over_the_limit_is_not_copied(tmp_path, monkeypatch):
     path = database(tmp_path, q=npz_bytes(features=TOKENS))
-    monkeypatch.setattr(stored, "MAX_ARRAY_BYTES", 10)
-    with pytest.raises(DataError, match=r"record 'q'.* more than 10 are refused"):
-        open_narration_features(path).features("q")
+    monkeypatch.setattr(sources, "_MAX_TOKEN_BYTES", 10)
+    with pytest.raises(DataError, match=r"q: .* more than 10 are refused"):
+        open_tokens(path).read("q")
 
 
 def test_truncated_database_is_refused_before_it_kills_the_process(tmp_path):
@@ -332,7 +338,7 @@ def test_truncated_database_is_refused_before_it_kills_the_process(tmp_path):
     file = path / "data.mdb"
     os.truncate(file, file.stat().st_size // 2)
     with pytest.raises(DataError, match=r"truncated: expected \d+ bytes but got \d+"):
-        open_narration_features(path)
+        open_tokens(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"text" * 4000])
@@ -341,14 +347,14 @@ def test_file_that_is_no_database_is_named(content, tmp_path):
     path = tmp_path / "other.mdb"
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"other\.mdb: not an LMDB"):
-        open_narration_features(path)
+        open_tokens(path)
 
 
 def test_absent_features_are_named(tmp_path):
     pytest.importorskip("lmdb", reason="needs the extra 'lmdb'")
     for name in ("nothing.npz", "nothing.lmdb"):
         with pytest.raises(FileNotFoundError, match=name):
-            open_narration_features(tmp_path / name)
+            open_tokens(tmp_path / name)
 
 
 # The store

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from avalanche_vilco.core.errors import DataError
-from avalanche_vilco.data.text.stored import MAX_TEXT_FILE_BYTES
 from avalanche_vilco.data.text.tokens import (
+    MAX_TEXT_FILE_BYTES,
     QueryTokens,
     examine_query_text,
     hashed_query_text,
@@ -280,7 +280,7 @@ def test_pooled_query_is_one_token_and_wrong_width_names_the_query(query_tokens)
 def test_missing_queries_are_listed(query_tokens):
     store = query_tokens(a=torch.ones(1, 256))
     assert store.missing(["b", "a", "c"]) == ["b", "c"]
-    with pytest.raises(DataError, match="record 'b': no token features"):
+    with pytest.raises(DataError, match=r"b: no (key|file)"):
         store.read("b")
 
 
@@ -288,7 +288,7 @@ def test_query_id_never_leaves_the_folder(query_tokens, tmp_path):
     torch.save(torch.ones(1, 256), tmp_path / "secret.pt")
     store = query_tokens(a=torch.ones(1, 256))
     for query_id in ("../secret", str(tmp_path / "secret"), "", "a\0"):
-        with pytest.raises(DataError, match="no token features"):
+        with pytest.raises(DataError, match=r"no file|no key|refused"):
             store.read(query_id)
 
 
@@ -303,13 +303,15 @@ def test_absent_or_damaged_query_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nothing"):
         QueryTokens(tmp_path / "nothing", width=8)
     (tmp_path / "damaged.safetensors").write_bytes(b"text")
-    with pytest.raises(DataError, match=r"damaged\.safetensors: not a safetensors"):
+    with pytest.raises(
+        DataError, match=r"damaged\.safetensors: is damaged, truncated or no"
+    ):
         QueryTokens(tmp_path / "damaged.safetensors", width=8)
 
 
 def test_query_file_that_holds_no_tensor_is_named(tmp_path):
     folder = folder_of(tmp_path, q={"cook": torch.ones(1, 8)})
     with pytest.raises(
-        DataError, match="record 'q': expected one tensor but got a dict"
+        DataError, match=r"q: q\.pt .* expected one dense tensor but got a dict"
     ):
         QueryTokens(folder, width=8).read("q")
