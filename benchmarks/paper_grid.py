@@ -256,12 +256,12 @@ def run_jobs(jobs: Sequence[Job], options: argparse.Namespace) -> list[str]:
 
 def is_finished(job: Job) -> bool:
     """Whether the folder holds this very run, finished; `run` refuses another's."""
-    from avalanche_vilco.experiments.settings import BENCHMARKS
+    from avalanche_vilco.benchmarks.spec import find_benchmark
     from avalanche_vilco.reports.runs import read_run
     from avalanche_vilco.training.strategies import find_strategy
 
-    home = BENCHMARKS[job.grid.benchmark]
-    usual = home.strategy_options.get(job.row.strategy, {})
+    spec = find_benchmark(job.grid.benchmark)
+    usual = spec.recipe.strategy_options.get(job.row.strategy, {})
     try:
         config = read_run(job.folder).config
         recipe = find_strategy(job.row.strategy)
@@ -280,11 +280,11 @@ def is_finished(job: Job) -> bool:
 
 def all_settings(job: Job) -> dict[str, Any]:
     """What decides the run's numbers, with the defaults of `run`."""
-    from avalanche_vilco.experiments.settings import BENCHMARKS
+    from avalanche_vilco.benchmarks.spec import find_benchmark
 
     names = ("model", "epochs", "batch_size", "learning_rate", "weight_decay")
-    usual = BENCHMARKS[job.grid.benchmark].defaults
-    defaults = {name: getattr(usual, name) for name in names}
+    usual = find_benchmark(job.grid.benchmark).recipe.hyperparameters
+    defaults = {name: usual[name] for name in names}
     given = {name: job.settings[name] for name in names if name in job.settings}
     options = ("benchmark_options", "strategy_options")
     return {**defaults, **given, **{name: dict(job.settings[name]) for name in options}}

@@ -34,6 +34,7 @@ GROUP = "avalanche_vilco.benchmarks"
 """Group of the entry points."""
 _OWN = ("vilco_mq", "vilco_nlq", "vilco_vq")
 """Found without entry points too: those of a source checkout may be stale."""
+DEFAULT_BENCHMARK = _OWN[0]
 
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -93,8 +94,8 @@ class Deviation:
 
     effect: str
     """What it changes, for results."""
-    sources: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the benchmark's ``sources`` that it sets."""
+    benchmark_options: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the generator that it sets, at every depth."""
     strategy_options: Mapping[str, Any] = field(default_factory=dict)
     criterion: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the criterion."""
@@ -116,7 +117,7 @@ class Submission:
     """JSON form of ``(data, answers, scenario, options, subset)``: the dataset, what
     the collector has, what the generator built with which options, and ``"val"`` or
     ``"test"``."""
-    score: Callable[..., Any]
+    score: Callable[..., Any] | None = None
     """Scores a file of answers; see ``experiments.score``."""
     references: Sequence[str] = ()
     """Public evaluators whose numbers it can reproduce."""
@@ -156,6 +157,8 @@ class Benchmark:
     ``decode(output, targets)``, whose result the metrics take."""
     model_arguments: Callable[[Any], Mapping[str, Any]] = _no_arguments
     """What a builder takes of a scenario."""
+    has_class_outputs: bool = True
+    """Whether each class has an output channel; queries that are inputs share one."""
     n_regression: int = 0
     """Regression channels of the models' output, after those of classes."""
     criterion: Callable[..., nn.Module]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import avalanche_vilco
+from avalanche_vilco.cli.quiet import import_quietly
+from avalanche_vilco.core.terminal import one_line
 
 USAGE = """\
 avalanche-vilco run [benchmark=vilco_mq] [strategy=naive] [seed=0] [NAME=VALUE ...]
@@ -29,6 +29,14 @@ avalanche-vilco run [benchmark=vilco_mq] [strategy=naive] [seed=0] [NAME=VALUE .
   score    metrics of a submission file in the official format
            (avalanche-vilco score --help)
 """
+_COMMANDS: Mapping[str, str] = {
+    "doctor": "avalanche_vilco.experiments.doctor",
+    "predict": "avalanche_vilco.cli.predict",
+    "report": "avalanche_vilco.cli.report",
+    "run": "avalanche_vilco.cli.run",
+    "score": "avalanche_vilco.experiments.score",
+}
+"""Module of each command, with a function ``main`` of the arguments."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,95 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("command", choices=sorted(_COMMANDS), help=argparse.SUPPRESS)
     command = parser.parse_args(arguments[:1]).command
-    return _COMMANDS[command](arguments[1:])
-
-
-def _run(settings: Sequence[str]) -> int:
-    import hydra
-
-    # Hydra reads sys.argv; it also gives -m, --help and --cfg.
-    sys.argv = ["avalanche-vilco run", *settings]
-    decorate = hydra.main(
-        version_base="1.3", config_path="pkg://avalanche_vilco.conf", config_name="run"
-    )
     try:
-        decorate(_run_config)()
+        code: int = import_quietly(_COMMANDS[command]).main(arguments[1:])
     except KeyboardInterrupt:
-        print("interrupted: the same command with resume=true goes on", file=sys.stderr)
         return 130
-    return 0
-
-
-def _run_config(config: Any) -> None:
-    from omegaconf import OmegaConf
-
-    settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
-    benchmark, strategy = settings.pop("benchmark"), settings.pop("strategy")
-    with warnings.catch_warnings():
-        # Avalanche and its dependencies warn of their own deprecations on import.
-        warnings.simplefilter("ignore")
-        from avalanche_vilco.experiments.run import run
-    # Avalanche's stock plugins call what Avalanche has deprecated.
-    warnings.filterwarnings("ignore", category=DeprecationWarning, module="avalanche")
-    try:
-        run(
-            benchmark.pop("name"),
-            strategy.pop("name"),
-            benchmark_options={k: v for k, v in benchmark.items() if v is not None},
-            strategy_options=strategy,
-            **settings,
-        )
     except (ValueError, FileNotFoundError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
-
-
-def _doctor(arguments: Sequence[str]) -> int:
-    from avalanche_vilco.experiments.doctor import main as examine_and_tell
-
-    try:
-        return examine_and_tell(arguments)
-    except KeyboardInterrupt:
-        return 130
-
-
-def _predict(arguments: Sequence[str]) -> int:
-    with warnings.catch_warnings():
-        # Avalanche and its dependencies warn of their own deprecations on import.
-        warnings.simplefilter("ignore")
-        from avalanche_vilco.experiments.predict import main as write_predictions
-
-    try:
-        return write_predictions(arguments)
-    except KeyboardInterrupt:
-        return 130
-
-
-def _report(arguments: Sequence[str]) -> int:
-    from avalanche_vilco.cli.report import main as gather_and_tell
-
-    try:
-        return gather_and_tell(arguments)
-    except KeyboardInterrupt:
-        return 130
-
-
-def _score(arguments: Sequence[str]) -> int:
-    from avalanche_vilco.experiments.score import main as read_and_score
-
-    try:
-        return read_and_score(arguments)
-    except KeyboardInterrupt:
-        return 130
-
-
-_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
-    "doctor": _doctor,
-    "predict": _predict,
-    "report": _report,
-    "run": _run,
-    "score": _score,
-}
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        return 1
+    return code
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from avalanche_vilco.benchmarks.scenario import QueryIncrementalScenario
 from avalanche_vilco.evaluation.metrics.emission import MetricState, values_of
 
 
@@ -50,43 +49,40 @@ def scores_of(
 
 def chance_level(
     model: nn.Module,
-    benchmark: QueryIncrementalScenario,
+    scenario: Any,
     states: Sequence[MetricState],
     *,
+    weights: Sequence[float],
     seed: int,
-    averages: str = "plain",
     **options: Any,
 ) -> dict[str, float]:
-    """Average over experiences of what the model scores on the test stream when what
-    it is shown says nothing about the answer.
+    """Average of what a model scores when its input says nothing about the answer.
 
     :param model: after its last experience.
-    :param benchmark: with a stream ``test`` whose samples can be ``scrambled``.
+    :param scenario: with a test stream.
     :param states: metrics of the wanted values.
-    :param seed: of the shuffle.
-    :param averages: ``"plain"``, or ``"cumulative"`` to weigh an experience by the
-        queries seen when it was learnt.
+    :param weights: of the experiences.
+    :param seed: of what is exchanged, see the dataset's ``scrambled``.
     :param options: ``device`` and ``batch_size`` of :func:`scores_of`.
     :return: value by name, in [0, 1], the counterpart of P_T: experiences without an
         answer do not count. NaN where there is nothing to score, or nothing to
         exchange.
     """
-    shuffled = benchmark.datasets["test"].scrambled(seed)
+    shuffled = scenario.datasets["test"].scrambled(seed)
     if shuffled is None:
         return {name: math.nan for state in states for name in state.names}
-    experiences = [e for e in benchmark.test_stream if len(e.dataset)]
-    parts = [shuffled.subset(e.dataset.positions) for e in experiences]
-    scores = [scores_of(model, part, states, **options) for part in parts]
-    seen = [len(experience.classes_seen_so_far) for experience in experiences]
-    weights = seen if averages == "cumulative" else [1] * len(seen)
+    found = [
+        (scores_of(model, shuffled.subset(e.dataset.positions), states, **options), w)
+        for e, w in zip(scenario.test_stream, weights, strict=True)
+        if len(e.dataset)
+    ]
     return {
-        name: _mean_known([score[name] for score in scores], weights)
-        for name in scores[0]
+        name: _mean_known([(scores[name], weight) for scores, weight in found])
+        for name in found[0][0]
     }
 
 
-def _mean_known(values: Sequence[float], weights: Sequence[float]) -> float:
-    pairs = zip(values, weights, strict=True)
+def _mean_known(pairs: Sequence[tuple[float, float]]) -> float:
     known = [(value, weight) for value, weight in pairs if not math.isnan(value)]
     total = sum(weight for _, weight in known)
     return sum(v * w for v, w in known) / total if known else math.nan

@@ -11,10 +11,15 @@ from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.supervised import Naive
 from torch import Tensor, nn
 
+from avalanche_vilco.benchmarks.vilco_vq.answers import (
+    TrackAnswers,
+    annotation_file,
+    visual_document,
+)
 from avalanche_vilco.benchmarks.vilco_vq.embedded import generate_mini_vq
 from avalanche_vilco.benchmarks.vilco_vq.generator import unlabelled_vq, vilco_vq
 from avalanche_vilco.evaluation.metrics.response_track import response_track_metrics
-from avalanche_vilco.experiments import predict
+from avalanche_vilco.experiments.predict import answers_of, one_experience
 from avalanche_vilco.experiments.score import score
 from avalanche_vilco.models.frame_answers import FrameAnswers
 
@@ -71,12 +76,10 @@ def test_file_of_the_test_stream_scores_as_its_metric(
 ) -> None:
     data = benchmark.datasets["test"]
     knowing = strategy(response_track_metrics(experience=False))
-    keeper = predict._FORMS["vilco_vq"].keeper(len(data))
-    answers = predict._answers(knowing, benchmark.test_stream, keeper)
+    collector = TrackAnswers(len(data))
+    answers = answers_of(knowing, benchmark.test_stream[:], collector)
     told = knowing.evaluator.get_last_metrics()
-    document = predict._track_document(
-        data, answers, benchmark, {"dataset_root": root}, "val"
-    )
+    document = visual_document(data, answers, benchmark, {"dataset_root": root}, "val")
     file = tmp_path / "predictions.json"
     file.write_text(json.dumps(document))
     found = score("vq", file, root / "vq_val.json").scores
@@ -93,12 +96,11 @@ def test_file_of_the_test_stream_scores_as_its_metric(
 @pytest.mark.filterwarnings("ignore:No loggers specified")
 def test_queries_without_tracks_are_answered(root: Path, benchmark: Any) -> None:
     options = {"dataset_root": root, "image_size": 32, "n_experiences": 2, "seed": 1}
-    form = predict._FORMS["vilco_vq"]
-    data = form.unlabelled(options)
-    assert len(data) == len(unlabelled_vq(root, image_size=32)) > len(data.queries)
-    stream = predict._one_experience(data, benchmark)
-    answers = predict._answers(strategy(()), stream, form.keeper(len(data)))
-    document = form.document(data, answers, benchmark, options, "test")
+    data = unlabelled_vq(root, image_size=32)
+    assert len(data) > len(data.queries)
+    stream = one_experience(data, benchmark)
+    answers = answers_of(strategy(()), stream, TrackAnswers(len(data)))
+    document = visual_document(data, answers, benchmark, options, "test")
     content = json.loads((root / "vq_test_unannotated.json").read_text())
     asked, answered = 0, 0
     for video, given in zip(
@@ -115,7 +117,7 @@ def test_queries_without_tracks_are_answered(root: Path, benchmark: Any) -> None
 def test_annotation_file_is_found_where_the_benchmark_finds_it(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find = predict._vq_file
+    find = annotation_file
     val = root / "vq_val.json"
     assert find({"dataset_root": root}, "val") == val
     assert find({"annotations": root}, "test") == root / "vq_test_unannotated.json"

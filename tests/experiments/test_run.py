@@ -1,20 +1,13 @@
 """A run: what it writes, that it repeats, resumes, and refuses what it cannot do."""
 
 import csv
-import inspect
 import json
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
 
-from avalanche_vilco.cli import main as cli
-from avalanche_vilco.experiments.run import BENCHMARKS, run
-from avalanche_vilco.training.strategies import STRATEGIES
-
-PACKAGE = Path(cli.__file__).resolve().parents[1]
+from avalanche_vilco.experiments.run import run
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +194,7 @@ def test_folder_of_another_configuration_is_refused(
 def test_stop_between_progress_and_checkpoint_trains_nothing_twice(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replay
 ) -> None:
-    from avalanche_vilco.experiments import run as module
+    from avalanche_vilco.experiments import resume as module
 
     options = {"strategy": "replay", "strategy_options": {"mem_size": 5}}
     save, saved = module.save_checkpoint, []
@@ -264,74 +257,27 @@ def test_joint_fills_the_last_row_only(root: Path, tmp_path: Path) -> None:
     [
         ({"strategy": "repley"}, "Did you mean replay"),
         ({"model": "vilco_mq_huge"}, "Available: vilco_mq_base, vilco_mq_base_lower"),
-        ({"strategy_options": {"mem_size": 3}}, "'naive' has no option"),
-        ({"model_options": {"windows": 3}}, "'vilco_mq_tiny' does not take .*windows"),
+        ({"strategy_options": {"mem_size": 3}}, "'naive' has no option 'mem_size'"),
+        ({"benchmark_options": {"sead": 3}}, "'vilco_mq' has no option 'sead'. Did"),
+        ({"epochz": 3}, "run has no option 'epochz'. Did you mean epochs"),
+        ({"epochs": 0}, "expected epochs >= 1 but got 0"),
+        ({"learning_rate": "fast"}, "expected learning_rate of type float > 0"),
+        ({"selection": "best"}, r"expected selection in \['last', 'best_on_valid', "),
+        (
+            {"strategy": "replay", "strategy_options": {"mem_size": -1}},
+            "expected mem_size >= 0 but got -1",
+        ),
     ],
 )
-def test_unknown_names_are_answered_with_known_ones(
-    root: Path, tmp_path: Path, options, message: str
+def test_settings_are_refused_before_data_are_read(
+    tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
+    settings = {"echo": lambda line: None, "output": tmp_path / "run", **options}
     with pytest.raises(ValueError, match=message):
-        small_run(root, tmp_path, **options)
+        run("vilco_mq", **settings)
+    assert not (tmp_path / "run").exists()
 
 
-def test_settings_files_agree_with_the_code() -> None:
-    by_benchmark = {
-        (name, option)
-        for home in BENCHMARKS.values()
-        for name, options in home.strategy_options.items()
-        for option in options
-    }
-    files = {p.stem: p for p in (PACKAGE / "conf" / "strategy").glob("*.yaml")}
-    assert files.keys() == STRATEGIES.keys()
-    for name, file in files.items():
-        settings = yaml.safe_load(file.read_text())
-        assert settings.pop("name") == name
-        expected = dict(STRATEGIES[name].options)
-        for option in [o for n, o in by_benchmark if n == name]:
-            expected[option] = None
-        assert settings == expected
-    conf = yaml.safe_load((PACKAGE / "conf" / "run.yaml").read_text())
-    defaults = inspect.signature(run).parameters
-    for name in set(conf) & set(defaults) - {"output"}:
-        assert conf[name] == defaults[name].default
-    for name, home in BENCHMARKS.items():
-        file = PACKAGE / "conf" / "benchmark" / f"{name}.yaml"
-        benchmark = yaml.safe_load(file.read_text())
-        assert benchmark.pop("name") == name
-        parameters = inspect.signature(home.build).parameters
-        for option, value in benchmark.items():
-            assert value in (None, parameters[option].default)
-
-
-def test_command_line_runs_in_a_process_of_its_own(root: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "avalanche_vilco.cli.main", "run"]
-    settings = ["seed=3", "epochs=1", f"benchmark.dataset_root={root}"]
-    done = subprocess.run(
-        [*command, *settings], cwd=tmp_path, text=True, capture_output=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "row = after training i, column = evaluated on j" in done.stdout
-    assert "not with the paper" in done.stdout
-    assert (tmp_path / "outputs/vilco_mq/naive/seed3/results.json").is_file()
-    assert list((tmp_path / "outputs/vilco_mq/naive/seed3/tensorboard").iterdir())
-
-
-def test_command_line_reports_an_error_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [])
-    with pytest.raises(SystemExit, match="1"):
-        cli.main(["run", "benchmark.dataset_root=nowhere"])
-    printed = capsys.readouterr().err
-    assert "no data folder at nowhere" in printed
-    assert "Traceback" not in printed
-
-
-def test_version_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        cli.main(["--version"])
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["fly"])
-    assert "avalanche-vilco run" in capsys.readouterr().err
+def test_unknown_option_of_the_model_is_refused(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"'vilco_mq_tiny' does not take .*windows"):
+        small_run(root, tmp_path, model_options={"windows": 3})

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from avalanche_vilco.benchmarks.spec import find_benchmark
 from avalanche_vilco.benchmarks.vilco_nlq.generator import vilco_nlq
 from avalanche_vilco.cli import main as cli
-from avalanche_vilco.experiments.run import BENCHMARKS, run
+from avalanche_vilco.experiments.run import run
 
 SIZES = [5, 4, 4]
 
@@ -41,10 +42,10 @@ def test_every_question_counts_and_future_experiences_have_scores(nlq_run) -> No
 
 
 def test_settings_left_out_are_the_benchmark_s(nlq_run) -> None:
-    usual = BENCHMARKS["vilco_nlq"].defaults
+    usual = find_benchmark("vilco_nlq").recipe.hyperparameters
     config = nlq_run[1]["config"]
-    assert config["model"] == usual.model == "vilco_nlq_tiny"
-    assert config["eval_batch_size"] == usual.eval_batch_size
+    assert config["model"] == usual["model"] == "vilco_nlq_tiny"
+    assert config["eval_batch_size"] == usual["eval_batch_size"]
     assert (config["epochs"], config["batch_size"]) == (2, 4)
 
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from avalanche_vilco.benchmarks.spec import find_benchmark
+from avalanche_vilco.benchmarks.vilco_vq.benchmark import is_small_and_fixed
 from avalanche_vilco.cli import main as cli
 from avalanche_vilco.core.files import CACHE_VARIABLE
-from avalanche_vilco.experiments.run import BENCHMARKS, run
-from avalanche_vilco.experiments.settings import is_small_and_fixed
+from avalanche_vilco.experiments.deviations import selection_metric
+from avalanche_vilco.experiments.run import run
 
 NAMES = ["tAP", "tAP25", "stAP", "stAP25", "success", "recovery"]
 SIDE, WINDOW = 64, 8
@@ -142,8 +144,8 @@ def test_best_epochs_are_chosen_by_the_main_metric(root: Path, tmp_path: Path) -
     )
     assert results["selection"]["by"] == "best_on_valid"
     assert len(results["selection"]["epochs"]) == 2
-    chooser = BENCHMARKS["vilco_vq"].selection("valid")
-    assert (chooser.stream, chooser.value) == ("valid", results["main_metric"])
+    _, value = selection_metric(find_benchmark("vilco_vq"))
+    assert value == results["main_metric"]
 
 
 def test_report_takes_the_metric_of_the_benchmark(
@@ -165,7 +167,7 @@ def test_cache_is_usual_for_small_data_that_stay_as_they_are(
     data: str, augment: bool, expected: bool
 ) -> None:
     info = {"data": data, "augment": augment}
-    assert is_small_and_fixed(SimpleNamespace(info=info)) is expected  # type: ignore[arg-type]
+    assert is_small_and_fixed(SimpleNamespace(info=info)) is expected
 
 
 def test_cache_is_refused_where_there_is_no_backbone(

@@ -6,12 +6,46 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from avalanche_vilco.benchmarks.spec import Benchmark, deferred, read_recipe
+from avalanche_vilco.benchmarks.spec import (
+    Benchmark,
+    Deviation,
+    Submission,
+    deferred,
+    read_recipe,
+)
 
 if TYPE_CHECKING:
     from avalanche_vilco.evaluation.metrics.emission import MetricState
 
 _HERE = "avalanche_vilco.benchmarks.vilco_mq"
+
+DEVIATIONS: Mapping[str, Deviation] = {
+    "clip_label_text": Deviation(
+        effect="the query text of a clip is its own ground-truth label set, at test "
+        "too",
+        benchmark_options={"deviations": ["clip_label_text"]},
+    ),
+    "cumulative_averages": Deviation(
+        effect="an experience weighs as many as the queries seen when it was learnt",
+        averages="cumulative",
+    ),
+    "class_slot_memory": Deviation(
+        effect="mem_size counts slots of classes, of which one clip may fill several",
+        strategy_options={"unit": "class_slots"},
+    ),
+    "seen_negatives": Deviation(
+        effect="every query learnt so far is a negative where the clip has no window "
+        "of it",
+        criterion={"negatives": "seen"},
+    ),
+    "best_on_test": Deviation(
+        effect="the epoch that is kept is the one of the best mAP on the test stream",
+        best_on_test=deferred(
+            "avalanche_vilco.evaluation.metrics.detection:MomentDetectionMAP"
+        ),
+    ),
+}
+"""Parts of the public training recipe; docs/reference_deviations.md tells of each."""
 
 
 def metrics() -> list[MetricState]:
@@ -55,5 +89,11 @@ BENCHMARK = Benchmark(
     main_metric="Recall@1x_tIoU0.5",
     future="nan",
     chance="on shuffled features",
+    deviations=DEVIATIONS,
     recipe=read_recipe(Path(__file__).with_name("recipe.yaml")),
+    submission=Submission(
+        collector=deferred("avalanche_vilco.benchmarks.answers:WindowAnswers"),
+        document=deferred(f"{_HERE}.answers:moment_document"),
+        references=("ego4d", "actionformer", "vilco"),
+    ),
 )

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from avalanche_vilco.benchmarks.spec import Benchmark, deferred, read_recipe
+from avalanche_vilco.benchmarks.spec import (
+    Benchmark,
+    Submission,
+    deferred,
+    read_recipe,
+)
 
 if TYPE_CHECKING:
     from avalanche_vilco.evaluation.metrics.emission import MetricState
@@ -42,6 +47,7 @@ BENCHMARK = Benchmark(
         for name in ("vilco_nlq_tiny", "vilco_nlq_base")
     },
     model_arguments=feature_widths,
+    has_class_outputs=False,
     n_regression=2,
     criterion=deferred("avalanche_vilco.models.losses:MomentLoss"),
     metrics=metrics,
@@ -50,4 +56,9 @@ BENCHMARK = Benchmark(
     future="value",
     chance="on shuffled features",
     recipe=read_recipe(Path(__file__).with_name("recipe.yaml")),
+    submission=Submission(
+        collector=deferred("avalanche_vilco.benchmarks.answers:WindowAnswers"),
+        document=deferred(f"{_HERE}.answers:question_document"),
+        references=("ego4d", "vilco"),
+    ),
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from avalanche_vilco.benchmarks.spec import (
     BackboneCache,
     Benchmark,
+    Submission,
     deferred,
     read_recipe,
 )
@@ -58,6 +59,7 @@ BENCHMARK = Benchmark(
         for name in ("vilco_vq_tiny", "vilco_vq_base")
     },
     model_arguments=image_size,
+    has_class_outputs=False,
     n_regression=4,
     criterion=deferred("avalanche_vilco.models.visual_losses:VisualQueryLoss"),
     metrics=metrics,
@@ -68,5 +70,10 @@ BENCHMARK = Benchmark(
     backbone_cache=BackboneCache(
         is_default=is_small_and_fixed,
         fill=deferred(f"{_HERE}.backbone_cache:cache_backbone"),
+    ),
+    submission=Submission(
+        collector=deferred(f"{_HERE}.answers:TrackAnswers"),
+        document=deferred(f"{_HERE}.answers:visual_document"),
+        references=("ego4d", "vilco"),
     ),
 )

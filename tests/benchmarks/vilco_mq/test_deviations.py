@@ -1,32 +1,31 @@
 """Parts of the public recipe: reference protocol only, named, told with results."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
-from avalanche_vilco.benchmarks.vilco_mq.deviations import (
-    ALL,
-    DEVIATIONS,
-    SELECTIONS,
-    ReferenceDeviations,
-)
+from avalanche_vilco import MomentLoss, vilco_mq_tiny
+from avalanche_vilco.benchmarks.spec import Deviation, find_benchmark
+from avalanche_vilco.benchmarks.vilco_mq.benchmark import BENCHMARK, DEVIATIONS
 from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
 from avalanche_vilco.benchmarks.vilco_mq.generator import vilco_mq
 from avalanche_vilco.core.batch import collate_moments
 from avalanche_vilco.evaluation.matrix import TaskMatrix
+from avalanche_vilco.experiments.deviations import (
+    ALL,
+    ChosenDeviations,
+    Selection,
+    choose_deviations,
+)
 from avalanche_vilco.experiments.run import run
-from avalanche_vilco.models.losses import MomentLoss
 from avalanche_vilco.reports.methods import gather
-from avalanche_vilco.reports.results import summary
 from avalanche_vilco.reports.runs import run_of
 from avalanche_vilco.reports.tables import note_lines
 from avalanche_vilco.training.strategies import LocalizationNaive
 
-Parts = Callable[..., dict[str, Any]]
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference_deviations.md"
 MAIN = "Recall@1x_tIoU0.5"
 
@@ -54,7 +53,7 @@ def table_notes(results: dict[str, Any]) -> list[str]:
 def reference_run(root: Path, folder: Path, **options: Any) -> dict[str, Any]:
     settings = {"epochs": 2, "echo": lambda line: None, **options}
     data = {"dataset_root": root, "protocol": "reference"}
-    return run(output=folder, **{"benchmark_options": data, **settings})
+    return run("vilco_mq", output=folder, **{"benchmark_options": data, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -83,19 +82,36 @@ def nothing(root: Path, tmp_path_factory: pytest.TempPathFactory):
 # Names
 
 
-def test_every_deviation_sets_one_choice_and_all_sets_every() -> None:
-    assert not ReferenceDeviations().names
+def chosen(
+    *names: str,
+    selection: Selection = "last",
+    strategy: str = "replay",
+    **options: Any,
+) -> ChosenDeviations:
+    return choose_deviations(
+        BENCHMARK,
+        names,
+        selection=selection,
+        strategy=strategy,
+        settings={
+            "benchmark_options": options.pop("benchmark_options", {}),
+            "strategy_options": {"unit": "samples", **options},
+        },
+    )
+
+
+def test_each_has_an_effect_and_a_setting_and_all_stands_for_every_one() -> None:
+    assert not chosen().by_name
     for name, deviation in DEVIATIONS.items():
-        chosen = ReferenceDeviations.from_names([name])
-        assert chosen.names == (name,)
-        assert getattr(chosen, deviation.option) == deviation.value
-    assert ReferenceDeviations.from_names([ALL]).names == tuple(DEVIATIONS)
+        assert chosen(name).effects == {name: deviation.effect}
+        assert deviation != Deviation(effect=deviation.effect)
+    assert list(chosen(ALL).by_name) == list(DEVIATIONS)
 
 
 @pytest.mark.parametrize("name", DEVIATIONS)
 @pytest.mark.parametrize("protocol", ["exclusive", "shared_clips"])
 def test_deviations_need_the_reference_protocol(name: str, protocol: str) -> None:
-    deviations = ReferenceDeviations.from_names([name])
+    deviations = chosen(name)
     deviations.validate("reference")
     with pytest.raises(
         ValueError, match=f"deviations \\['{name}'\\] but got '{protocol}'"
@@ -104,53 +120,73 @@ def test_deviations_need_the_reference_protocol(name: str, protocol: str) -> Non
 
 
 def test_selection_by_the_valid_stream_is_no_deviation() -> None:
-    deviations = ReferenceDeviations.from_names([], selection="best_on_valid")
+    deviations = chosen(selection="best_on_valid")
     assert deviations.selection == "best_on_valid"
-    assert not deviations.names
+    assert not deviations.by_name
     deviations.validate("exclusive")
 
 
-def test_selection_by_the_test_stream_is_one_however_asked_for() -> None:
-    by_name = ReferenceDeviations.from_names(["best_on_test"])
-    assert by_name == ReferenceDeviations.from_names([], selection="best_on_test")
-    assert by_name == ReferenceDeviations.from_names(
-        ["best_on_test"], selection="best_on_test"
-    )
+def test_a_deviation_is_one_however_asked_for() -> None:
+    by_name = chosen("best_on_test")
+    assert by_name == chosen(selection="best_on_test")
+    assert by_name == chosen("best_on_test", selection="best_on_test")
+    assert chosen("class_slot_memory") == chosen(unit="class_slots")
+    data = dict(DEVIATIONS["clip_label_text"].benchmark_options)
+    assert chosen("clip_label_text") == chosen(benchmark_options=data)
 
 
 @pytest.mark.parametrize(
     ("names", "options", "message"),
     [
         (["clip_label"], {}, "Did you mean clip_label_text"),
-        (["unknown"], {}, "Available: clip_label_text, .*, all"),
-        ("all", {}, "expected a list of deviations but got the text 'all'"),
+        (["unknown"], {}, "Available: all, best_on_test, class_slot_memory, "),
         (["best_on_test"], {"selection": "best_on_valid"}, "exclude each other"),
-        ([], {"selection": "best"}, "expected selection in .* but got 'best'"),
     ],
 )
 def test_names_that_do_not_fit_are_refused(names, options, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ReferenceDeviations.from_names(names, **options)
+        chosen(*names, **options)
 
 
-@pytest.mark.parametrize("option", ["text", "averages", "memory_unit", "negatives"])
-def test_a_choice_is_one_of_its_options(option: str) -> None:
-    with pytest.raises(ValueError, match=f"expected {option} in .* but got 'else'"):
-        ReferenceDeviations(**{option: "else"})
+def test_memory_of_slots_needs_a_strategy_that_counts_them() -> None:
+    settings = {"benchmark_options": {}, "strategy_options": {"mem_size": 3}}
+    options = {"selection": "last", "strategy": "gdumb", "settings": settings}
+    found = choose_deviations(BENCHMARK, [ALL], **options)
+    assert list(found.by_name) == [n for n in DEVIATIONS if n != "class_slot_memory"]
+    with pytest.raises(ValueError, match="'gdumb', which has no option 'unit'"):
+        choose_deviations(BENCHMARK, ["class_slot_memory"], **options)
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "message"),
+    [
+        (["best_on_test"], {}, "'vilco_nlq' has none"),
+        ([], {"selection": "best_on_test"}, "has no deviation that selects so"),
+        ([], {"unit": "class_slots"}, "has no deviation that counts a memory so"),
+    ],
+)
+def test_other_benchmarks_have_none(names, options, message: str) -> None:
+    unit = options.pop("unit", "samples")
+    with pytest.raises(ValueError, match=message):
+        choose_deviations(
+            find_benchmark("vilco_nlq"),
+            names,
+            strategy="replay",
+            settings={"benchmark_options": {}, "strategy_options": {"unit": unit}},
+            **{"selection": "last", **options},
+        )
 
 
 def test_page_of_deviations_names_each_with_its_effect() -> None:
     page = DOCS.read_text(encoding="utf-8")
-    for name, deviation in DEVIATIONS.items():
-        assert f"`{name}`" in page
-        assert f'`{deviation.option}="{deviation.value}"`' in page
-    assert all(f"`{selection}`" in page for selection in SELECTIONS)
+    assert all(f"`{name}`" in page for name in DEVIATIONS)
+    assert all(f"`{selection}`" in page for selection in get_args(Selection))
 
 
 def test_averages_weigh_experiences_by_the_queries_seen() -> None:
-    cumulative = ReferenceDeviations(averages="cumulative")
+    cumulative = chosen("cumulative_averages")
     assert cumulative.weights([3, 1, 2]) == [3, 4, 6]
-    assert ReferenceDeviations().weights([3, 1, 2]) == [1, 1, 1]
+    assert chosen().weights([3, 1, 2]) == [1, 1, 1]
     matrix = TaskMatrix(3)
     for i, j, value in [(0, 0, 0.9), (1, 0, 0.6), (1, 1, 0.5), (2, 0, 0.3)]:
         matrix.record(i, j, value)
@@ -206,12 +242,19 @@ def test_benchmark_refuses_deviations_of_the_run_and_other_protocols(
 
 
 def test_only_with_clip_labels_do_predictions_follow_test_annotations(
-    root: Path, parts: Parts
+    root: Path,
 ) -> None:
     for deviations in ([], ["clip_label_text"]):
         benchmark = vilco_mq(root, protocol="reference", deviations=deviations)
         torch.manual_seed(0)
-        strategy = LocalizationNaive(**parts(train_mb_size=4))
+        width = benchmark.info["feature_dim"]
+        model = vilco_mq_tiny(feature_dim=width, text_dim=benchmark.text_dim)
+        strategy = LocalizationNaive(
+            model=model,
+            optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
+            criterion=MomentLoss(),
+            train_mb_size=4,
+        )
         for experience in benchmark.train_stream[:2]:
             strategy.train(experience)
         moments = benchmark.datasets["test"]
@@ -273,17 +316,6 @@ def test_scores_are_weighted_only_if_asked(everything, nothing) -> None:
         assert ("weighted by the queries seen" in printed) == (len(queries) > 1)
 
 
-def test_results_of_earlier_versions_can_still_be_summed_up(nothing) -> None:
-    results, _ = nothing
-    old = {
-        k: v
-        for k, v in results.items()
-        if k not in ("deviations", "averages", "selection")
-    }
-    matrices = {n: TaskMatrix.from_dict(m) for n, m in results["matrices"].items()}
-    assert "reference deviations: none" in summary(old, matrices)
-
-
 @pytest.mark.parametrize("name", ["seen_negatives", "best_on_test", "clip_label_text"])
 def test_each_deviation_alone_changes_the_weights(
     root: Path, tmp_path: Path, nothing, name: str
@@ -295,20 +327,10 @@ def test_each_deviation_alone_changes_the_weights(
     assert list(results["deviations"]) == [name]
 
 
-def test_seen_negatives_reach_the_criterion(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used: list[str] = []
-
-    class Noted(MomentLoss):
-        def __init__(self, **options: Any) -> None:
-            super().__init__(**options)
-            used.append(self.negatives)
-
-    monkeypatch.setattr("avalanche_vilco.experiments.settings.MomentLoss", Noted)
-    for deviations in ("seen_negatives", None):
-        reference_run(root, tmp_path / str(deviations), deviations=deviations, epochs=1)
-    assert used == ["seen", "asked"]
+def test_seen_negatives_reach_the_criterion() -> None:
+    for names, negatives in ((["seen_negatives"], "seen"), ([], "asked")):
+        options = chosen(*names).settings("criterion", {})
+        assert BENCHMARK.criterion(**options).negatives == negatives
 
 
 def test_all_leaves_out_what_a_strategy_has_no_part_for(
@@ -345,7 +367,7 @@ def test_selection_by_the_valid_stream_runs_with_any_protocol(
         ({"deviations": ["class_slot_memory"]}, "does not go with strategy 'naive'"),
         (
             {"deviations": ["seen"]},
-            "unknown deviation 'seen'. Available: clip_label_text",
+            "unknown deviation 'seen'. Available: all, best_on_test",
         ),
     ],
 )

@@ -11,8 +11,8 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training import supervised as stock
 from avalanche.training.determinism.rng_manager import RNGManager
 
+from avalanche_vilco import vilco_vq_tiny
 from avalanche_vilco.benchmarks.vilco_vq.generator import vilco_vq
-from avalanche_vilco.experiments.settings import BENCHMARKS, MODELS
 from avalanche_vilco.models.visual_losses import VisualQueryLoss
 from avalanche_vilco.reports.memory import memory_figures
 from avalanche_vilco.training.strategies import STRATEGIES
@@ -65,8 +65,7 @@ def benchmark(root: Path) -> Any:
 def parts(benchmark: Any, **changes: Any) -> dict[str, Any]:
     """Arguments of a strategy, always with the same initial weights."""
     RNGManager.set_random_seeds(0)
-    home = BENCHMARKS["vilco_vq"]
-    model = MODELS[home.defaults.model](**home.model_arguments(benchmark))
+    model = vilco_vq_tiny(image_size=benchmark.info["image_size"])
     return {
         "model": model,
         "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2),

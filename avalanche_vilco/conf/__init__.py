@@ -1,1 +1,0 @@
-"""Hydra settings of ``avalanche-vilco run``."""

@@ -1,0 +1,249 @@
+"""What a run is made with: names and options looked up, completed and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import msgspec
+import torch
+
+from avalanche_vilco.benchmarks.spec import (
+    Benchmark,
+    Hyperparameters,
+    find_benchmark,
+)
+from avalanche_vilco.core.registry import look_up
+from avalanche_vilco.core.settings import check_options, option_types
+from avalanche_vilco.experiments.deviations import (
+    ChosenDeviations,
+    Selection,
+    choose_deviations,
+    merged,
+)
+from avalanche_vilco.training.strategies import (
+    Strategy,
+    check_classes,
+    find_strategy,
+)
+
+
+class RunSettings(Hyperparameters, total=False):
+    """What a run may set besides the options of its parts."""
+
+    device: str
+    """``"auto"`` is the GPU if there is one."""
+    num_workers: Annotated[int, msgspec.Meta(ge=0)]
+    """Loader processes; they do not change results."""
+    selection: Selection
+    """Weights kept of each experience: the ``"last"``, or ``"best_on_valid"``: of the
+    epoch that scores best on the valid stream; ``"best_on_test"`` is a deviation."""
+    backbone_cache: bool
+    """Compute what the model's frozen backbone makes of the videos once, before
+    training; it goes to the user's cache folder, and its size is said beforehand."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that a run depends on, besides the data."""
+
+    benchmark: str
+    strategy: str
+    seed: int
+    model: str
+    epochs: int
+    batch_size: int
+    eval_batch_size: int
+    learning_rate: float
+    weight_decay: float
+    device: str
+    num_workers: int
+    benchmark_options: Mapping[str, Any]
+    strategy_options: Mapping[str, Any]
+    deviations: Sequence[str]
+    selection: Selection
+    backbone_cache: bool
+    model_options: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {
+            name: dict(value) if isinstance(value, Mapping) else value
+            for name, value in vars(self).items()
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that is not begun: what its configuration names."""
+
+    config: RunConfig
+    benchmark: Benchmark
+    strategy: Strategy
+    deviations: ChosenDeviations
+    benchmark_options: Mapping[str, Any]
+    """As they were given: objects, where the configuration has their names."""
+    backbone_cache: bool | None
+    """What was asked for; None leaves it to the benchmark."""
+
+
+def resolve(
+    benchmark: str,
+    strategy: str,
+    seed: int,
+    *,
+    benchmark_options: Mapping[str, Any],
+    strategy_options: Mapping[str, Any],
+    model_options: Mapping[str, Any],
+    deviations: Sequence[str],
+    settings: Mapping[str, Any],
+) -> Plan:
+    """Look names up, put defaults in and refuse what does not fit, reading no data.
+
+    Arguments are those of ``run``, None where they are left out.
+
+    :raises ValueError: names what does not fit, what was expected, and close names.
+    """
+    spec, method = find_benchmark(benchmark), find_strategy(strategy)
+    given = without_none(settings)
+    check_options("run", given, get_type_hints(RunSettings, include_extras=True))
+    if not spec.has_class_outputs:
+        check_classes(strategy, method, 1)
+    options = _strategy_options(spec, strategy, method, without_none(strategy_options))
+    chosen = choose_deviations(
+        spec,
+        deviations,
+        selection=given.get("selection", "last"),
+        strategy=strategy,
+        settings={
+            "benchmark_options": benchmark_options,
+            "strategy_options": options,
+        },
+    )
+    options = chosen.settings("strategy_options", options)
+    data_options = chosen.settings("benchmark_options", benchmark_options)
+    if method.is_narrated and options["ssl_weight"]:
+        data_options = _with_narrations(spec, data_options)
+    check_options(f"benchmark {benchmark!r}", data_options, option_types(spec.build))
+    numbers: dict[str, Any] = {**spec.recipe.hyperparameters}
+    numbers.update((name, given[name]) for name in numbers if name in given)
+    numbers["model"] = _variant(spec, numbers["model"], strategy, method)
+    config = RunConfig(
+        benchmark,
+        strategy,
+        seed,
+        **numbers,
+        device=usable_device(given.get("device", "auto")),
+        num_workers=given.get("num_workers", 0),
+        benchmark_options=_plain(data_options),
+        strategy_options=options,
+        deviations=list(chosen.by_name),
+        selection=chosen.selection,
+        backbone_cache=False,
+        model_options=_plain(without_none(model_options)),
+    )
+    wanted = _backbone_cache(spec, given.get("backbone_cache"))
+    return Plan(config, spec, method, chosen, data_options, wanted)
+
+
+def plan_of(config: RunConfig) -> Plan:
+    """The plan of a run that was made.
+
+    :param config: of the run.
+    :raises ValueError: a name is not known here.
+    """
+    benchmark = find_benchmark(config.benchmark)
+    chosen = choose_deviations(
+        benchmark,
+        config.deviations,
+        selection=config.selection,
+        strategy=config.strategy,
+        settings={
+            "benchmark_options": config.benchmark_options,
+            "strategy_options": config.strategy_options,
+        },
+    )
+    strategy, options = find_strategy(config.strategy), config.benchmark_options
+    return Plan(config, benchmark, strategy, chosen, options, config.backbone_cache)
+
+
+def without_none(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that are set."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def usable_device(wanted: str) -> str:
+    """Name of a device; ``"auto"`` is the GPU if there is one."""
+    if wanted != "auto":
+        return wanted
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def narration_option(benchmark: Benchmark, value: Any) -> dict[str, Any]:
+    """The benchmark's option that reads sentences about clips, with a value.
+
+    :return: empty if it has none.
+    """
+    known = option_types(benchmark.build)
+    if "narrations" in known:
+        return {"narrations": value}
+    parts = getattr(known.get("sources"), "__args__", ())
+    has_them = any(is_dataclass(p) and "narrations" in option_types(p) for p in parts)
+    return {"sources": {"narrations": value}} if has_them else {}
+
+
+def _with_narrations(
+    benchmark: Benchmark, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    wanted = narration_option(benchmark, True)
+    sources = options.get("sources") or {}
+    given = vars(sources) if is_dataclass(sources) else sources
+    if {**given, **options}.get("narrations") is not None:
+        return dict(options)
+    return merged(options, wanted)
+
+
+def _strategy_options(
+    benchmark: Benchmark, name: str, strategy: Strategy, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    check_options(f"strategy {name!r}", given, strategy.option_types)
+    usual = benchmark.recipe.strategy_options.get(name, {})
+    return {**strategy.options, **usual, **given}
+
+
+def _variant(benchmark: Benchmark, model: str, name: str, strategy: Strategy) -> str:
+    """Name of the builder that a strategy takes."""
+    look_up("model", model, benchmark.models)
+    wanted = model.removesuffix(strategy.model_variant) + strategy.model_variant
+    if wanted not in benchmark.models:
+        raise ValueError(
+            f"strategy {name!r} takes {wanted!r}, but {model!r} has no such variant"
+        )
+    return wanted
+
+
+def _backbone_cache(benchmark: Benchmark, wanted: bool | None) -> bool | None:
+    if benchmark.backbone_cache is None and wanted:
+        raise ValueError(
+            f"expected backbone_cache to be left out but got {wanted}: models of "
+            f"benchmark {benchmark.name!r} have no backbone, their features are in "
+            "files"
+        )
+    return wanted
+
+
+def _plain(value: Any) -> Any:
+    """JSON form of an option; objects by their class."""
+    if is_dataclass(value):
+        given = {field.name: getattr(value, field.name) for field in fields(value)}
+        defaults = {field.name: field.default for field in fields(value)}
+        value = {k: v for k, v in given.items() if v is not defaults[k]}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    return str(value) if isinstance(value, Path) else type(value).__name__
