@@ -27,8 +27,7 @@ _Named = tuple[str, TaskMatrix, TaskMatrixMetric]
 
 
 class TaskMatrixLogger(BaseLogger):
-    """Shows the matrices of every
-    :class:`~avalanche_vilco.evaluation.metrics.TaskMatrixMetric` in the evaluator.
+    """Shows the matrices of every :class:`TaskMatrixMetric` in the evaluator.
 
     It does so at the end of each evaluation of the stream that fills them; other
     evaluations, and those before any training, change no matrix and show none.

@@ -258,8 +258,9 @@ class TaskMatrix:
     def maximum_forgetting(
         self, i: int | None = None, *, weights: Weights = "plain"
     ) -> float:
-        """Score lost on earlier tasks since its best, mean over j < i of
-        max over j <= l < i of p[l, j] - p[i, j].
+        """Score lost on earlier tasks since its best.
+
+        Mean over j < i of max over j <= l < i of p[l, j] - p[i, j].
 
         :param i: row; the last one with a score by default.
         :param weights: as in :meth:`average`.
@@ -278,10 +279,9 @@ class TaskMatrix:
         return self._mean(drops, self._tasks(row), weights)
 
     def forward_transfer(self, *, weights: Weights = "plain") -> float:
-        """What earlier tasks add before a task is learnt, mean over j >= 1 of
-        p[j-1, j] - baseline[j].
+        """What earlier tasks add before a task is learnt.
 
-        It takes an evaluation before any training: :meth:`record_baseline`.
+        Mean over j >= 1 of p[j-1, j] - baseline[j]. It takes an evaluation before any training: :meth:`record_baseline`.
 
         :param weights: as in :meth:`average`.
         :return: difference in [-1, 1]; NaN if a cell or a baseline is missing and with
@@ -419,8 +419,8 @@ class TaskMatrix:
         notes = [f"not in the means: {j} ({why})" for j, why in self._excluded.items()]
         values = _as_weights(weights, self.n_experiences)
         if (values != values[0]).any():
-            told = ", ".join(f"{value:g}" for value in values)
-            notes.append(f"P_i and BwF_i weigh the experiences by {told}")
+            listed = ", ".join(f"{value:g}" for value in values)
+            notes.append(f"P_i and BwF_i weigh the experiences by {listed}")
         return "\n".join([title, *_aligned([header, *body]), *notes])
 
     def _line(self, i: int, weights: Weights) -> list[float]:

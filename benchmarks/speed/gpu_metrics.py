@@ -23,11 +23,9 @@ from torch import Tensor
 
 from avalanche_vilco.core.batch import MomentTargets
 from avalanche_vilco.evaluation.functional import Tracks
-from avalanche_vilco.evaluation.metrics import (
-    MomentDetectionMAP,
-    MomentRecall,
-    VisualQueryMetrics,
-)
+from avalanche_vilco.evaluation.metrics.detection import MomentDetectionMAP
+from avalanche_vilco.evaluation.metrics.recall import MomentRecall
+from avalanche_vilco.evaluation.metrics.visual_query import VisualQueryMetrics
 from avalanche_vilco.models.decoding import MomentDecoder
 from avalanche_vilco.models.output import n_points, padded_length
 

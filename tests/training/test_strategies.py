@@ -18,7 +18,7 @@ from avalanche.training.templates.problem_type.supervised_problem import (
 from torch import Tensor
 
 from avalanche_vilco.core.batch import ClipBatch
-from avalanche_vilco.evaluation.metrics.recall import ExperienceRecall
+from avalanche_vilco.evaluation.metrics.emission import ExperienceValues
 from avalanche_vilco.training import strategies
 from avalanche_vilco.training.templates import BatchObjectMixin, localization_evaluator
 
@@ -160,7 +160,7 @@ def test_default_evaluator_reads_windows(name: str, parts: Parts) -> None:
         warnings.simplefilter("error", UserWarning)
         strategy = getattr(strategies, name)(**options, **OPTIONS[name])
     metrics = strategy.evaluator.metrics
-    assert any(isinstance(metric, ExperienceRecall) for metric in metrics)
+    assert any(isinstance(metric, ExperienceValues) for metric in metrics)
     assert not any("Acc" in str(metric) for metric in metrics)
 
 

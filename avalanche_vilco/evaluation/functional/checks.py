@@ -1,6 +1,7 @@
-"""What the metrics refuse."""
+"""Windows of some clips beside those asked for, and what the metrics refuse."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -15,28 +16,36 @@ def check_tiou(tiou: Sequence[float]) -> None:
         raise ValueError(f"expected tiou of at least one number in (0, 1], got {tiou}")
 
 
-def check_shapes(
-    segments: Tensor,
-    scores: Tensor,
-    labels: Tensor,
-    target_segments: Tensor,
-    target_labels: Tensor,
-) -> None:
-    """Refuse windows, scores and labels that do not belong together.
+class Clips(NamedTuple):
+    """Predicted windows of some clips and those of the ground truth.
 
     :param segments: predicted windows, ``(B, M, 2)``.
     :param scores: their scores, ``(B, M)``.
     :param labels: their labels, ``(B, M)``.
     :param target_segments: ground-truth windows, ``(B, N, 2)``.
     :param target_labels: their labels, ``(B, N)``.
+    """
+
+    segments: Tensor
+    scores: Tensor
+    labels: Tensor
+    target_segments: Tensor
+    target_labels: Tensor
+
+
+def check_shapes(clips: Clips) -> None:
+    """Refuse windows, scores and labels that do not belong together.
+
+    :param clips: what a caller gave.
     :raises ValueError: if a shape or a device is another one.
     """
-    n_clips = len(target_labels)
+    target_labels = clips.target_labels
+    per_prediction = (len(target_labels), *clips.labels.shape[1:])
     expected = {
-        "segments": (segments, (n_clips, *labels.shape[1:], 2)),
-        "scores": (scores, (n_clips, *labels.shape[1:])),
-        "labels": (labels, (n_clips, *labels.shape[1:])),
-        "target_segments": (target_segments, (*target_labels.shape, 2)),
+        "segments": (clips.segments, (*per_prediction, 2)),
+        "scores": (clips.scores, per_prediction),
+        "labels": (clips.labels, per_prediction),
+        "target_segments": (clips.target_segments, (*target_labels.shape, 2)),
     }
     for name, (value, shape) in expected.items():
         if tuple(value.shape) != shape:

@@ -60,8 +60,8 @@ def pairs_of(labels: Tensor, target_labels: Tensor) -> Pairs:
     :return: the pairs.
     """
     known = target_labels[target_labels >= 0].unique()
-    group = groups_of(labels, known)
-    target_group = groups_of(target_labels, known)
+    group = _groups_of(labels, known)
+    target_group = _groups_of(target_labels, known)
     targets = by_number(target_group)
     n_groups = len(target_labels) * len(known)
     per_group = torch.bincount(target_group + 1, minlength=n_groups + 1)
@@ -75,13 +75,8 @@ def pairs_of(labels: Tensor, target_labels: Tensor) -> Pairs:
     return Pairs(prediction, targets.index_select(0, place), group)
 
 
-def groups_of(labels: Tensor, known: Tensor) -> Tensor:
-    """Number clips and labels together.
-
-    :param labels: ``(B, M)`` integers.
-    :param known: labels that count, ascending, without repeats.
-    :return: number of each (clip, label), flat, -1 for labels that do not count.
-    """
+def _groups_of(labels: Tensor, known: Tensor) -> Tensor:
+    """(B, M) -> (B * M,), a number for each clip and label, -1 if it does not count."""
     classes = places_in(labels, known)
     clip = torch.arange(len(labels)).unsqueeze(1) * len(known)
     return torch.where(classes >= 0, clip + classes, -1).flatten()
@@ -108,18 +103,18 @@ def places_in(labels: Tensor, known: Tensor) -> Tensor:
 
 
 def rank_in_groups(groups: Tensor) -> Tensor:
-    """Number of earlier items of the same group.
+    """Count, for each item, the earlier ones of its group.
 
-    :param groups: group of each item, best item first, ``(n,)`` integers.
-    :return: ranks from 0, ``(n,)``.
+    :param groups: group of each item, best item first, ``(..., n)`` integers.
+    :return: ranks from 0, ``(..., n)``.
     """
     order = by_number(groups)
-    grouped = groups.index_select(0, order)
-    position = torch.arange(len(groups), device=groups.device)
-    is_first = torch.ones_like(position, dtype=torch.bool)
-    is_first[1:] = grouped[1:] != grouped[:-1]
-    first = torch.where(is_first, position, 0).cummax(dim=0).values
-    return torch.empty_like(position).scatter_(0, order, position - first)
+    grouped = groups.gather(-1, order)
+    position = torch.arange(groups.shape[-1], device=groups.device).expand_as(groups)
+    is_first = torch.ones_like(groups, dtype=torch.bool)
+    is_first[..., 1:] = grouped[..., 1:] != grouped[..., :-1]
+    first = torch.where(is_first, position, 0).cummax(dim=-1).values
+    return torch.empty_like(order).scatter_(-1, order, position - first)
 
 
 def select(places: Tensor, *columns: Tensor) -> list[Tensor]:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from avalanche_vilco.evaluation.functional.checks import check_shapes, check_tiou
-from avalanche_vilco.evaluation.functional.order import best_first, by_number
+from avalanche_vilco.evaluation.functional.checks import Clips, check_shapes, check_tiou
+from avalanche_vilco.evaluation.functional.order import best_first
 from avalanche_vilco.evaluation.functional.overlap import hull_tiou, summed_tiou
 from avalanche_vilco.evaluation.functional.pairs import (
     by_pieces,
@@ -42,8 +42,6 @@ def recall_hits(
     k: Sequence[int] = (1, 5),
     tiou: Sequence[float] = (0.3, 0.5),
     budget: Budget = "per_gt",
-    strict: bool | None = None,
-    sort: bool | None = None,
     reference: Reference | None = None,
 ) -> Tensor:
     """Tell which ground-truth windows are found, per budget and threshold.
@@ -51,6 +49,8 @@ def recall_hits(
     A window counts as found if one of the first predictions *of its label in its
     clip* reaches the threshold; one prediction may find several windows. Predictions
     are ranked by score, ties keep the order given and a NaN score comes last.
+    A tIoU may fall short of the threshold by ``TIOU_TOLERANCE``, because one of
+    nominally 0.3 may compute as 0.29999999999999993.
     Predicted windows that are reversed or not finite keep their rank and find
     nothing. Ground-truth windows of one clip and label that are equal to within 1 ms
     count once. Label -1 marks padding on both sides.
@@ -71,23 +71,13 @@ def recall_hits(
     :param budget: "fixed" looks at the first k predictions (R@k), "per_gt" at the
         first k * n, where n counts the ground-truth windows of that label in that
         clip (R@kx of Ego4D).
-    :param strict: True asks for tIoU > threshold, False for tIoU >= threshold less
-        ``TIOU_TOLERANCE``, because a tIoU of nominally 0.3 may compute as
-        0.29999999999999993; None for the rule of ``reference``.
-    :param sort: False ranks predictions in the order given; None for the rule of
-        ``reference``.
     :param reference: public evaluator to reproduce, None for our own rules.
     :return: bool ``(B, N, len(k), len(tiou))``, False for padding and repeats, on the
         device of the inputs.
     :raises ValueError: if a shape or an option is out of range.
     """
-    check_recall_options(k, tiou, budget, reference)
-    check_shapes(segments, scores, labels, target_segments, target_labels)
-    target_labels = by_pieces(
-        partial(counted_labels, reference=reference), target_segments, target_labels
-    )
-    options = _Options.of(tuple(k), tiou, budget, strict, sort, reference)
-    return _hits(segments, scores, labels, target_segments, target_labels, options)
+    clips = Clips(segments, scores, labels, target_segments, target_labels)
+    return _hits_and_targets(clips, k, tiou, budget, reference)[0]
 
 
 def moment_recall(
@@ -100,8 +90,6 @@ def moment_recall(
     k: Sequence[int] = (1, 5),
     tiou: Sequence[float] = (0.3, 0.5),
     budget: Budget = "per_gt",
-    strict: bool | None = None,
-    sort: bool | None = None,
     reference: Reference | None = None,
 ) -> Tensor:
     """Share of ground-truth windows found, over all clips and labels together.
@@ -112,13 +100,8 @@ def moment_recall(
     :return: float64 ``(len(k), len(tiou))`` in [0, 1]; NaN if there is no ground
         truth.
     """
-    check_recall_options(k, tiou, budget, reference)
-    check_shapes(segments, scores, labels, target_segments, target_labels)
-    counted = by_pieces(
-        partial(counted_labels, reference=reference), target_segments, target_labels
-    )
-    options = _Options.of(tuple(k), tiou, budget, strict, sort, reference)
-    hits = _hits(segments, scores, labels, target_segments, counted, options)
+    clips = Clips(segments, scores, labels, target_segments, target_labels)
+    hits, counted = _hits_and_targets(clips, k, tiou, budget, reference)
     if reference == "actionformer":
         return grouped_recall(hits, counted).recall.mean(dim=0)
     return hits.sum(dim=(0, 1)).double() / (counted >= 0).sum()
@@ -202,33 +185,18 @@ def check_recall_options(
         raise ValueError(f"expected budget 'per_gt' or 'fixed' but got {budget!r}")
 
 
-class _Options(NamedTuple):
+class _Rule(NamedTuple):
     """What a prediction must be and reach to find a window."""
 
     k: tuple[int, ...]
     levels: list[float]
     budget: Budget
-    strict: bool
-    sort: bool
     reference: Reference | None
 
-    @classmethod
-    def of(
-        cls,
-        k: tuple[int, ...],
-        tiou: Sequence[float],
-        budget: Budget,
-        strict: bool | None,
-        sort: bool | None,
-        reference: Reference | None,
-    ) -> "_Options":
-        """Fill in the rules of the reference."""
-        as_official = reference in ("ego4d", "vilco")
-        strict = as_official if strict is None else strict
-        sort = not as_official if sort is None else sort
-        tolerance = 0.0 if strict or reference is not None else TIOU_TOLERANCE
-        levels = [level - tolerance for level in tiou]
-        return cls(k, levels, budget, strict, sort, reference)
+    @property
+    def is_official(self) -> bool:
+        """Whether it asks for more than the threshold, of predictions as given."""
+        return self.reference in ("ego4d", "vilco")
 
     def overlap(self, *ends: Tensor) -> Tensor:
         """TIoU of windows by what :meth:`ends` gave."""
@@ -237,62 +205,56 @@ class _Options(NamedTuple):
         return hull_tiou(*ends)
 
     def ends(self, segments: Tensor) -> tuple[Tensor, Tensor]:
-        """Starts and ends in float64, of windows that must not overlap any inverted."""
+        """Starts and ends in float64; inverted, of windows that may overlap none."""
         start, end = segments.double().unbind(2)
         if self.reference == "actionformer":
             return start, end
         is_proper = (end > start) & (start > -torch.inf) & (end < torch.inf)
         return start.where(is_proper, torch.inf), end.where(is_proper, -torch.inf)
 
-    def reaches(self, overlap: Tensor, level: float) -> Tensor:
-        """True where ``overlap`` is high enough, and windows that only touch never."""
-        if self.strict:
+    def is_reached(self, overlap: Tensor, level: float) -> Tensor:
+        """Where ``overlap`` is high enough; windows that only touch never are."""
+        if self.is_official:
             return overlap > level
         return overlap >= max(level, math.ulp(0.0))
 
 
-def _hits(
-    segments: Tensor,
-    scores: Tensor,
-    labels: Tensor,
-    target_segments: Tensor,
-    target_labels: Tensor,
-    options: _Options,
-) -> Tensor:
-    """:func:`recall_hits` for windows of the ground truth that count."""
-    labels, target_labels = matching_labels(
-        labels, target_labels, reference=options.reference
+def _hits_and_targets(
+    clips: Clips,
+    k: Sequence[int],
+    tiou: Sequence[float],
+    budget: Budget,
+    reference: Reference | None,
+) -> tuple[Tensor, Tensor]:
+    """Hits ``(B, N, len(k), T)`` and labels ``(B, N)`` of the windows that count."""
+    check_recall_options(k, tiou, budget, reference)
+    check_shapes(clips)
+    counted = by_pieces(
+        partial(counted_labels, reference=reference),
+        clips.target_segments,
+        clips.target_labels,
     )
-    return by_pieces(
-        partial(_hits_of_clips, options=options),
-        segments,
-        scores,
-        labels,
-        target_segments,
-        target_labels,
-    )
+    labels, targets = matching_labels(clips.labels, counted, reference=reference)
+    clips = clips._replace(labels=labels, target_labels=targets)
+    tolerance = TIOU_TOLERANCE if reference is None else 0.0
+    rule = _Rule(tuple(k), [level - tolerance for level in tiou], budget, reference)
+    return by_pieces(lambda *piece: _hits(Clips(*piece), rule), *clips), counted
 
 
-def _hits_of_clips(
-    segments: Tensor,
-    scores: Tensor,
-    labels: Tensor,
-    target_segments: Tensor,
-    target_labels: Tensor,
-    options: _Options,
-) -> Tensor:
-    if options.sort:
-        segments, labels = _ranked(segments, scores, labels, options.reference)
-    first_rank = _first_rank_pairs if labels.is_cpu else _first_rank_padded
-    rank = first_rank(
-        options.ends(segments),
-        labels,
-        options.ends(target_segments),
-        target_labels,
-        options,
-    )
-    slots = _slots(target_labels, options.budget)
-    budgets = torch.stack([slots * n for n in options.k], dim=2)
+def _hits(clips: Clips, rule: _Rule) -> Tensor:
+    """Hits ``(B, N, len(k), T)`` of some clips.
+
+    There are two ways to rank. Pairs are twice as fast as tables on the CPU, but their
+    number must be known; tables have fixed shapes, so that no GPU has to be waited for.
+    """
+    segments, scores, labels, _, target_labels = clips
+    if not rule.is_official:
+        segments, labels = _ranked(segments, scores, labels, rule.reference)
+    clips = clips._replace(segments=segments, labels=labels)
+    rank = (_first_rank_pairs if labels.is_cpu else _first_rank_padded)(clips, rule)
+    slots = _slots(target_labels, rule.budget)
+    budgets = torch.stack([slots * n for n in rule.k], dim=2)
+    # (B, N, 1, T) and (B, N, len(k), 1) -> (B, N, len(k), T)
     return rank.unsqueeze(2) < budgets.unsqueeze(3)
 
 
@@ -303,64 +265,46 @@ def _ranked(
     return segments.take_along_dim(order.unsqueeze(2), 1), labels.gather(1, order)
 
 
-def _first_rank_pairs(
-    ends: tuple[Tensor, Tensor],
-    labels: Tensor,
-    target_ends: tuple[Tensor, Tensor],
-    target_labels: Tensor,
-    options: _Options,
-) -> Tensor:
+def _first_rank_pairs(clips: Clips, rule: _Rule) -> Tensor:
     """Rank, in its label, of the first prediction that finds each window at each level.
 
     :return: ``(B, N, T)``, a very high number where no prediction does.
     """
-    prediction, target, group = pairs_of(labels, target_labels)
-    overlap = options.overlap(
-        *select(prediction, *(end.flatten() for end in ends)),
-        *select(target, *(end.flatten() for end in target_ends)),
+    target_labels = clips.target_labels
+    prediction, target, group = pairs_of(clips.labels, target_labels)
+    overlap = rule.overlap(
+        *select(prediction, *(end.flatten() for end in rule.ends(clips.segments))),
+        *select(target, *(end.flatten() for end in rule.ends(clips.target_segments))),
     )
-    near = options.reaches(overlap, min(options.levels)).nonzero().squeeze(1)
+    near = rule.is_reached(overlap, min(rule.levels)).nonzero().squeeze(1)
     overlap, prediction, target = select(near, overlap, prediction, target)
     rank = rank_in_groups(group).index_select(0, prediction)
-    first = torch.full((len(options.levels), target_labels.numel()), _NEVER)
-    for row, level in zip(first, options.levels, strict=True):
-        at = options.reaches(overlap, level).nonzero().squeeze(1)
+    first = torch.full((len(rule.levels), target_labels.numel()), _NEVER)
+    for row, level in zip(first, rule.levels, strict=True):
+        at = rule.is_reached(overlap, level).nonzero().squeeze(1)
         found, ranks = select(at, target, rank)
         row.scatter_reduce_(0, found, ranks, "amin")
-    return first.T.view(*target_labels.shape, len(options.levels))
+    # (T, B * N) -> (B, N, T)
+    return first.T.view(*target_labels.shape, len(rule.levels))
 
 
-def _first_rank_padded(
-    ends: tuple[Tensor, Tensor],
-    labels: Tensor,
-    target_ends: tuple[Tensor, Tensor],
-    target_labels: Tensor,
-    options: _Options,
-) -> Tensor:
-    """The same as :func:`_first_rank_pairs`, in fixed shapes."""
+def _first_rank_padded(clips: Clips, rule: _Rule) -> Tensor:
+    """Rank as :func:`_first_rank_pairs` does, in fixed shapes."""
+    labels, target_labels = clips.labels, clips.target_labels
+    # (B, N, 1) and (B, 1, M) -> (B, N, M)
     same = target_labels.unsqueeze(2) == labels.unsqueeze(1)
     same &= (target_labels >= 0).unsqueeze(2)
-    overlap = options.overlap(
-        *(end.unsqueeze(1) for end in ends), *(end.unsqueeze(2) for end in target_ends)
+    overlap = rule.overlap(
+        *(end.unsqueeze(1) for end in rule.ends(clips.segments)),
+        *(end.unsqueeze(2) for end in rule.ends(clips.target_segments)),
     )
-    rank = F.pad(_rank_within_label(labels), (0, 1), value=_NEVER).unsqueeze(1)
+    rank = F.pad(rank_in_groups(labels), (0, 1), value=_NEVER).unsqueeze(1)
     ranks = [
         # One more prediction that finds nothing, so that a minimum exists without any.
-        torch.where(F.pad(same & options.reaches(overlap, level), (0, 1)), rank, _NEVER)
-        for level in options.levels
+        torch.where(F.pad(same & rule.is_reached(overlap, level), (0, 1)), rank, _NEVER)
+        for level in rule.levels
     ]
     return torch.stack([each.amin(dim=2) for each in ranks], dim=2)
-
-
-def _rank_within_label(labels: Tensor) -> Tensor:
-    """Number of earlier predictions with the same label, ``(B, M)``."""
-    order = by_number(labels)
-    grouped = labels.gather(1, order)
-    position = torch.arange(labels.shape[1], device=labels.device).expand_as(labels)
-    is_first = torch.ones_like(labels, dtype=torch.bool)
-    is_first[:, 1:] = grouped[:, 1:] != grouped[:, :-1]
-    first = torch.where(is_first, position, 0).cummax(dim=1).values
-    return torch.empty_like(position).scatter(1, order, position - first)
 
 
 def _slots(target_labels: Tensor, budget: Budget) -> Tensor:

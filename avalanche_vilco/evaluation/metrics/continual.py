@@ -230,34 +230,18 @@ def task_matrix_metrics(
     k: Sequence[int] = (1, 5),
     tiou: Sequence[float] = (0.3, 0.5),
     budget: Budget = "per_gt",
-    n_experiences: int | None = None,
-    stream: str = "test",
-    future: Future = "nan",
-    emit: Collection[Emission] = _AVERAGE + _FORGETTING,
-    weights: Weights = "plain",
+    **options: Any,
 ) -> list[TaskMatrixMetric]:
     """Plugin that fills task matrices of moment recall and logs P_i and BwF_i.
 
     :param k: numbers of predictions to look at.
     :param tiou: thresholds in (0, 1].
     :param budget: "per_gt" for Ego4D's R@kx, "fixed" for R@k.
-    :param n_experiences: size of the matrices; the length of the stream by default.
-    :param stream: name of the stream that fills the matrices.
-    :param future: "nan" or "value" for experiences that are not learnt yet.
-    :param emit: which of "average" and "forgetting" are logged.
-    :param weights: weights of the tasks in both.
+    :param options: of :class:`TaskMatrixMetric`.
     :return: one :class:`TaskMatrixMetric`, as a list for ``EvaluationPlugin``.
     :raises ValueError: if an option is out of range.
     """
-    matrix = TaskMatrixMetric(
-        MomentRecall(k=k, tiou=tiou, budget=budget),
-        n_experiences=n_experiences,
-        stream=stream,
-        future=future,
-        emit=emit,
-        weights=weights,
-    )
-    return [matrix]
+    return [TaskMatrixMetric(MomentRecall(k=k, tiou=tiou, budget=budget), **options)]
 
 
 def average_performance_metrics(**options: Any) -> list[TaskMatrixMetric]:

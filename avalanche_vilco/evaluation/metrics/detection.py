@@ -23,11 +23,7 @@ from avalanche_vilco.evaluation.functional.references import (
 )
 from avalanche_vilco.evaluation.metrics.emission import value_plugins
 from avalanche_vilco.evaluation.metrics.pooled import PooledMetric
-from avalanche_vilco.evaluation.metrics.rows import append_rows
-from avalanche_vilco.evaluation.metrics.strategy import (
-    MomentPredictions,
-    MomentTargets,
-)
+from avalanche_vilco.evaluation.metrics.strategy import LabelledWindows, ScoredWindows
 
 
 class MomentDetectionMAP(PooledMetric):
@@ -35,7 +31,7 @@ class MomentDetectionMAP(PooledMetric):
 
     Windows are matched batch by batch; of each prediction its score, label and hits
     stay on its device, of the ground truth its labels. Padding does not, see
-    :func:`~avalanche_vilco.evaluation.metrics.rows.append_rows`.
+    :meth:`~avalanche_vilco.evaluation.metrics.pooled.PooledMetric.append_rows`.
 
     :param tiou: thresholds in (0, 1].
     :param reference: "ego4d" or "vilco" to reproduce that evaluator, None for our own
@@ -43,10 +39,6 @@ class MomentDetectionMAP(PooledMetric):
     :param kwargs: options of ``torchmetrics.Metric``.
     :raises ValueError: if an option is out of range.
     """
-
-    is_differentiable = False
-    higher_is_better = True
-    full_state_update = False
 
     scores: list[Tensor]
     labels: list[Tensor]
@@ -75,7 +67,7 @@ class MomentDetectionMAP(PooledMetric):
         self.add_rows("hits", len(self.tiou), dtype=torch.bool)
         self.add_rows("target_labels", dtype=torch.int32)
 
-    def update(self, predictions: MomentPredictions, targets: MomentTargets) -> None:
+    def update(self, predictions: ScoredWindows, targets: LabelledWindows) -> None:
         """Match a mini-batch.
 
         :param predictions: scored windows.
@@ -94,13 +86,13 @@ class MomentDetectionMAP(PooledMetric):
             targets.segments_sec, targets.labels, reference=self.reference
         )
         asked = {"target_labels": counted.flatten().int()}
-        append_rows(self, asked, mark="target_labels")
+        self.append_rows(asked, mark="target_labels")
         rows = {
             "scores": predictions.scores.detach().flatten().clone(),
             "labels": predictions.labels.flatten().int(),
             "hits": hits,
         }
-        append_rows(self, rows, mark="labels")
+        self.append_rows(rows, mark="labels")
 
     def compute(self) -> dict[str, float]:
         """MAP by name, all NaN if there was no ground truth.

@@ -1,6 +1,6 @@
-"""States that keep rows of all batches and are put together over processes."""
+"""States that pool batches, and are put together over processes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -8,15 +8,22 @@ import torchmetrics
 from torch import Tensor
 from torchmetrics.utilities.data import dim_zero_cat
 
+# Rows that may wait, on a GPU, before their padding is looked for: some 10 MB.
+_PATIENCE = 1 << 20
+
 
 class PooledMetric(torchmetrics.Metric):
-    """A ``torchmetrics.Metric`` some of whose states are lists of rows.
+    """A ``torchmetrics.Metric`` whose states are sums, or lists of rows.
 
-    A process without any batch takes part in putting them together, which torchmetrics
-    does for rows of one float32 number only.
+    Lists hold no padding for long. A process without any batch takes part in putting
+    them together, which torchmetrics does for rows of one float32 number only.
 
     :param kwargs: options of ``torchmetrics.Metric``.
     """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -31,6 +38,49 @@ class PooledMetric(torchmetrics.Metric):
         """
         self.add_state(name, [], dist_reduce_fx="cat")
         self._no_rows[name] = torch.empty((0, *shape), dtype=dtype)
+
+    def add_counts(self, name: str, *shape: int) -> None:
+        """Add a state that is a sum of whole numbers.
+
+        :param name: attribute to add to.
+        :param shape: of the sum.
+        """
+        zeros = torch.zeros(shape, dtype=torch.long)
+        self.add_state(name, zeros, dist_reduce_fx="sum")
+
+    def follow(self, values: Tensor) -> None:
+        """Go to the device of what is to be added.
+
+        :param values: of a mini-batch.
+        """
+        if self.device != values.device:
+            self.to(values.device)
+
+    def append_rows(self, rows: Mapping[str, Tensor], *, mark: str) -> None:
+        """Append rows to list states and leave out padding.
+
+        On the CPU padding never enters. Elsewhere the host would have to wait to learn
+        how much there is, so it is dropped only when more than ``2**20`` rows, and more
+        than were left the last time, have come: the states hold at most twice the rows
+        kept and ``2**20`` more, and the host waits a logarithmic number of times.
+
+        :param rows: what to append, by name of the state, equally many rows each.
+        :param mark: the state that is negative for padding.
+        """
+        for name, new in rows.items():
+            getattr(self, name).append(new)
+        n_rows = [len(each) for each in getattr(self, mark)]
+        if _counts_without_waiting(rows[mark]):
+            self._drop_padding(tuple(rows), mark, first=len(n_rows) - 1)
+        elif sum(n_rows[1:]) > max(_PATIENCE, n_rows[0]):
+            self._drop_padding(tuple(rows), mark, first=0)
+
+    def _drop_padding(self, names: tuple[str, ...], mark: str, first: int) -> None:
+        """Make one piece, without padding, of all pieces from ``first`` on."""
+        kept = torch.cat(getattr(self, mark)[first:]) >= 0
+        for name in names:
+            pieces = getattr(self, name)
+            pieces[first:] = [torch.cat(pieces[first:])[kept]]
 
     def rows(self, name: str) -> Tensor:
         """All rows of a state.
@@ -62,3 +112,7 @@ class PooledMetric(torchmetrics.Metric):
             for name, empty in self._no_rows.items():
                 setattr(self, name, [self.rows(name).to(empty.dtype)])
         super().sync(dist_sync_fn, process_group, should_sync, distributed_available)
+
+
+def _counts_without_waiting(rows: Tensor) -> bool:
+    return rows.is_cpu

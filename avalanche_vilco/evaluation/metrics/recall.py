@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torchmetrics
 from avalanche.evaluation import PluginMetric
 from torch import Tensor
 
@@ -18,14 +17,12 @@ from avalanche_vilco.evaluation.functional.recall import (
     recall_hits,
 )
 from avalanche_vilco.evaluation.functional.references import Reference, counted_labels
-from avalanche_vilco.evaluation.metrics.emission import ExperienceValues, StreamValues
-from avalanche_vilco.evaluation.metrics.strategy import (
-    MomentPredictions,
-    MomentTargets,
-)
+from avalanche_vilco.evaluation.metrics.emission import value_plugins
+from avalanche_vilco.evaluation.metrics.pooled import PooledMetric
+from avalanche_vilco.evaluation.metrics.strategy import LabelledWindows, ScoredWindows
 
 
-class MomentRecall(torchmetrics.Metric):
+class MomentRecall(PooledMetric):
     """Share of ground-truth windows found, for several k and thresholds at once.
 
     The states are sums of hits and of ground-truth windows on the predictions'
@@ -35,19 +32,11 @@ class MomentRecall(torchmetrics.Metric):
     :param tiou: thresholds in (0, 1].
     :param budget: "per_gt" or "fixed", see
         :func:`~avalanche_vilco.evaluation.functional.recall.recall_hits`.
-    :param strict: True asks for tIoU above the threshold instead of at it; None for
-        the rule of ``reference``.
-    :param sort: False ranks predictions in the order given; None for the rule of
-        ``reference``.
     :param reference: "ego4d" or "vilco" to reproduce that evaluator, None for our own
         rules.
     :param kwargs: options of ``torchmetrics.Metric``.
     :raises ValueError: if an option is out of range.
     """
-
-    is_differentiable = False
-    higher_is_better = True
-    full_state_update = False
 
     hits: Tensor
     total: Tensor
@@ -58,8 +47,6 @@ class MomentRecall(torchmetrics.Metric):
         k: Sequence[int] = (1, 5),
         tiou: Sequence[float] = (0.3, 0.5),
         budget: Budget = "per_gt",
-        strict: bool | None = None,
-        sort: bool | None = None,
         reference: Reference | None = None,
         **kwargs: Any,
     ) -> None:
@@ -72,19 +59,17 @@ class MomentRecall(torchmetrics.Metric):
                 "moment_recall(..., reference='actionformer') gives it"
             )
         self.k, self.tiou, self.budget = tuple(k), tuple(tiou), budget
-        self.strict, self.sort, self.reference = strict, sort, reference
-        no_hits = torch.zeros(len(self.k), len(self.tiou), dtype=torch.long)
-        self.add_state("hits", no_hits, dist_reduce_fx="sum")
-        self.add_state("total", torch.tensor(0), dist_reduce_fx="sum")
+        self.reference = reference
+        self.add_counts("hits", len(self.k), len(self.tiou))
+        self.add_counts("total")
 
-    def update(self, predictions: MomentPredictions, targets: MomentTargets) -> None:
+    def update(self, predictions: ScoredWindows, targets: LabelledWindows) -> None:
         """Count the hits of a mini-batch.
 
         :param predictions: scored windows.
         :param targets: ground-truth windows.
         """
-        if self.hits.device != predictions.scores.device:
-            self.to(predictions.scores.device)
+        self.follow(predictions.scores)
         hits = recall_hits(
             predictions.segments_sec,
             predictions.scores,
@@ -94,8 +79,6 @@ class MomentRecall(torchmetrics.Metric):
             k=self.k,
             tiou=self.tiou,
             budget=self.budget,
-            strict=self.strict,
-            sort=self.sort,
             reference=self.reference,
         )
         counted = counted_labels(
@@ -127,29 +110,6 @@ class MomentRecall(torchmetrics.Metric):
         return [f"Recall@{k}{times}_tIoU{level}" for k in self.k for level in levels]
 
 
-class ExperienceRecall(ExperienceValues):
-    """Recall on each evaluated experience.
-
-    :param recall: the state to fill.
-    """
-
-    def __init__(self, recall: MomentRecall) -> None:
-        super().__init__(recall, "Recall")
-
-
-class StreamRecall(StreamValues):
-    """Recall on all windows of the evaluated experiences together.
-
-    Every window weighs the same, whatever its experience. If only a part of the
-    stream was evaluated, the name says how much: ``Recall@1x_tIoU0.5_Stream_1of3``.
-
-    :param recall: the state to fill.
-    """
-
-    def __init__(self, recall: MomentRecall) -> None:
-        super().__init__(recall, "Recall")
-
-
 def recall_metrics(
     *,
     k: Sequence[int] = (1, 5),
@@ -170,9 +130,9 @@ def recall_metrics(
     :return: plugins for ``EvaluationPlugin``.
     :raises ValueError: if an option is out of range.
     """
-    plugins: list[PluginMetric[dict[str, float]]] = []
-    for wanted, plugin in ((experience, ExperienceRecall), (stream, StreamRecall)):
-        if wanted:
-            state = MomentRecall(k=k, tiou=tiou, budget=budget, reference=reference)
-            plugins.append(plugin(state))
-    return plugins
+    return value_plugins(
+        lambda: MomentRecall(k=k, tiou=tiou, budget=budget, reference=reference),
+        "Recall",
+        experience=experience,
+        stream=stream,
+    )

@@ -28,7 +28,6 @@ from avalanche_vilco.evaluation.functional.visual_query import (
 )
 from avalanche_vilco.evaluation.metrics.emission import value_plugins
 from avalanche_vilco.evaluation.metrics.pooled import PooledMetric
-from avalanche_vilco.evaluation.metrics.rows import append_rows
 from avalanche_vilco.ops.response_track import PeakRule
 
 
@@ -41,9 +40,7 @@ class WindowTargets(Protocol):
 
     @property
     def track_boxes(self) -> Tensor:
-        """All boxes asked for, whichever window they lie in, ``(B, N, 4)`` float64 in
-        annotation pixels.
-        """
+        """All boxes asked for, in the window or not, ``(B, N, 4)`` float64 pixels."""
 
     @property
     def track_frames(self) -> Tensor:
@@ -62,10 +59,6 @@ class ResponseTrackMetrics(PooledMetric):
     :param kwargs: options of ``torchmetrics.Metric``.
     :raises ValueError: if there is no such evaluator.
     """
-
-    is_differentiable = False
-    higher_is_better = True
-    full_state_update = False
 
     def __init__(
         self,
@@ -92,10 +85,9 @@ class ResponseTrackMetrics(PooledMetric):
         :param predictions: scored boxes, :class:`FramePredictions`.
         :param targets: tracks of the windows' queries.
         """
-        if self.device != predictions.scores.device:
-            self.to(predictions.scores.device)
-        append_rows(self, frame_rows(predictions)._asdict(), mark="queries")
-        append_rows(self, _asked_rows(targets), mark="asked_queries")
+        self.follow(predictions.scores)
+        self.append_rows(frame_rows(predictions)._asdict(), mark="queries")
+        self.append_rows(_asked_rows(targets), mark="asked_queries")
 
     def compute(self) -> dict[str, float]:
         """Scores by name, NaN if nothing was asked.
@@ -118,12 +110,12 @@ class ResponseTrackMetrics(PooledMetric):
         return scores["all"].summary()
 
     def answers(self) -> QueryAnswers:
-        """The track of each query so far, of this process."""
+        """Join the track of each query so far, of this process."""
         rows = FrameRows(*(self.rows(name) for name in FrameRows._fields))
         return query_answers(rows, rule=self.rule)
 
     def _targets(self) -> tuple[Tensor, Tracks]:
-        """Queries asked, ascending, and their tracks, each frame once."""
+        """Find queries asked, ascending, and their tracks, each frame once."""
         numbers, frames = self.rows("asked_queries"), self.rows("asked_frames")
         pairs, owners = torch.stack([numbers, frames], dim=1).unique(
             dim=0, return_inverse=True

@@ -13,8 +13,8 @@ from torch import Tensor
 _MEMO = "_decoded_minibatch"
 
 
-class MomentTargets(Protocol):
-    """Ground-truth windows of a mini-batch."""
+class LabelledWindows(Protocol):
+    """Windows of a mini-batch, such as those of the ground truth."""
 
     @property
     def segments_sec(self) -> Tensor:
@@ -22,10 +22,10 @@ class MomentTargets(Protocol):
 
     @property
     def labels(self) -> Tensor:
-        """Channel numbers of their queries, ``(B, N)`` int64, -1 marks padding."""
+        """Class indices of their queries, ``(B, N)`` int64, -1 marks padding."""
 
 
-class MomentPredictions(MomentTargets, Protocol):
+class ScoredWindows(LabelledWindows, Protocol):
     """Scored windows of a mini-batch, best first."""
 
     @property
@@ -33,7 +33,7 @@ class MomentPredictions(MomentTargets, Protocol):
         """Scores, ``(B, N)`` float32, 0 for padding."""
 
 
-def decoded(strategy: Any) -> tuple[MomentPredictions, MomentTargets]:
+def decoded(strategy: Any) -> tuple[ScoredWindows, LabelledWindows]:
     """Predictions and targets of the current mini-batch, decoded once.
 
     The result is kept on the strategy for as long as ``strategy.mb_output`` is the

@@ -26,7 +26,6 @@ from avalanche_vilco.evaluation.functional.visual_query import (
 )
 from avalanche_vilco.evaluation.metrics.emission import value_plugins
 from avalanche_vilco.evaluation.metrics.pooled import PooledMetric
-from avalanche_vilco.evaluation.metrics.rows import append_rows
 
 _LISTS = ("scores", "sizes", "temporal", "tube")
 
@@ -70,10 +69,6 @@ class VisualQueryMetrics(PooledMetric):
     :raises ValueError: if there is no such evaluator.
     """
 
-    is_differentiable = False
-    higher_is_better = True
-    full_state_update = False
-
     def __init__(self, *, reference: Reference | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_reference(reference)
@@ -90,8 +85,7 @@ class VisualQueryMetrics(PooledMetric):
             ("n_success", (n_sizes, len(SUCCESS_IOU))),
             ("n_broken", ()),
         ):
-            zeros = torch.zeros(shape, dtype=torch.long)
-            self.add_state(name, zeros, dist_reduce_fx="sum")
+            self.add_counts(name, *shape)
 
     def update(self, predictions: TrackPredictions, targets: TrackTargets) -> None:
         """Compare the tracks of a mini-batch.
@@ -99,8 +93,7 @@ class VisualQueryMetrics(PooledMetric):
         :param predictions: scored tracks.
         :param targets: the tracks asked for.
         """
-        if self.n_queries.device != predictions.scores.device:
-            self.to(predictions.scores.device)
+        self.follow(predictions.scores)
         hits = visual_query_hits(
             predictions.tracks,
             predictions.scores.detach(),
@@ -111,7 +104,7 @@ class VisualQueryMetrics(PooledMetric):
         )
         values = hits._asdict()
         rows = {name: values.pop(name).clone() for name in _LISTS}
-        append_rows(self, rows, mark="sizes")
+        self.append_rows(rows, mark="sizes")
         for name, value in values.items():
             setattr(self, name, getattr(self, name) + value)
 

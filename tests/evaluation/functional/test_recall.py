@@ -202,13 +202,13 @@ def test_budget_grows_with_the_windows_of_the_label_in_the_clip():
     assert fixed.flatten().tolist() == [False, False, True]
 
 
-def test_predictions_rank_by_score_unless_told_otherwise():
+def test_predictions_rank_by_score_unless_an_evaluator_takes_them_as_given():
     arguments = batch_of(
         [[(50.0, 60.0, 0.1, 0), (0.0, 10.0, 0.9, 0)]], [[(0.0, 10.0, 0)]]
     )
     options = {"k": (1,), "tiou": (0.5,)}
     assert moment_recall(*arguments, **options).item() == 1.0
-    assert moment_recall(*arguments, **options, sort=False).item() == 0.0
+    assert moment_recall(*arguments, **options, reference="ego4d").item() == 0.0
 
 
 def test_ties_keep_the_order_given_and_a_nan_score_comes_last():
@@ -223,10 +223,11 @@ def test_ties_keep_the_order_given_and_a_nan_score_comes_last():
         assert moment_recall(*arguments, k=(1,), tiou=(0.5,)).item() == expected
 
 
-def test_threshold_is_inclusive_up_to_rounding_unless_strict():
+def test_threshold_is_inclusive_up_to_rounding_but_not_for_every_evaluator():
     arguments = batch_of([[(0.0, 0.3, 0.9, 0)]], [[(0.0, 1.0, 0)]])
     assert moment_recall(*arguments, k=(1,), tiou=(0.3,)).item() == 1.0
-    assert moment_recall(*arguments, k=(1,), tiou=(0.3,), strict=True).item() == 0.0
+    options = {"k": (1,), "tiou": (0.3,), "reference": "vilco"}
+    assert moment_recall(*arguments, **options).item() == 0.0
     assert (100.7 - 100.4) / (101.4 - 100.4) < 0.3
     arguments = batch_of([[(100.4, 100.7, 0.9, 0)]], [[(100.4, 101.4, 0)]])
     assert moment_recall(*arguments, k=(1,), tiou=(0.3,)).item() == 1.0
@@ -236,11 +237,11 @@ def test_threshold_is_inclusive_up_to_rounding_unless_strict():
     "broken",
     [(math.nan, 10.0), (0.0, math.nan), (0.0, math.inf), (10.0, 0.0), (5.0, 5.0)],
 )
-@pytest.mark.parametrize("strict", [True, False])
-def test_broken_windows_keep_their_rank_and_find_nothing(broken, strict):
+@pytest.mark.parametrize("reference", [None, "ego4d"])
+def test_broken_windows_keep_their_rank_and_find_nothing(broken, reference):
     predictions = [[(*broken, 0.9, 0), (0.0, 10.0, 0.8, 0)]]
     arguments = batch_of(predictions, [[(0.0, 10.0, 0), (5.0, 5.0, 1)]])
-    options = {"k": (1, 2), "tiou": (1e-12, 0.3), "strict": strict}
+    options = {"k": (1, 2), "tiou": (1e-12, 0.3), "reference": reference}
     hits = recall_hits(*arguments, **options)
     assert hits[0, 0].tolist() == [[False, False], [True, True]]
     assert not hits[0, 1].any()

@@ -14,12 +14,12 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.supervised import JointTraining, Naive
 
-from avalanche_vilco.evaluation.metrics import (
+from avalanche_vilco.evaluation.metrics.continual import (
     average_performance_metrics,
     backward_forgetting_metrics,
-    recall_metrics,
     task_matrix_metrics,
 )
+from avalanche_vilco.evaluation.metrics.recall import recall_metrics
 
 N_CLIPS = 4
 NAME = "Recall@1x_tIoU0.5"

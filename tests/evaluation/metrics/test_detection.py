@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from avalanche_vilco.evaluation.functional import detection_map
-from avalanche_vilco.evaluation.metrics import (
+from avalanche_vilco.evaluation.metrics.continual import TaskMatrixMetric
+from avalanche_vilco.evaluation.metrics.detection import (
     MomentDetectionMAP,
-    TaskMatrixMetric,
     detection_map_metrics,
 )
 

@@ -13,10 +13,11 @@ import torch
 import torch.distributed as dist
 
 from avalanche_vilco.evaluation.functional import Tracks
-from avalanche_vilco.evaluation.metrics import (
-    ExperienceValues, MomentDetectionMAP, MomentRecall, TaskMatrixMetric, StreamValues,
-    VisualQueryMetrics,
-)
+from avalanche_vilco.evaluation.metrics.continual import TaskMatrixMetric
+from avalanche_vilco.evaluation.metrics.detection import MomentDetectionMAP
+from avalanche_vilco.evaluation.metrics.emission import ExperienceValues, StreamValues
+from avalanche_vilco.evaluation.metrics.recall import MomentRecall
+from avalanche_vilco.evaluation.metrics.visual_query import VisualQueryMetrics
 from avalanche_vilco.evaluation.metrics.response_track import ResponseTrackMetrics
 
 torch.set_num_threads(1)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from avalanche_vilco.evaluation.functional import moment_recall
-from avalanche_vilco.evaluation.metrics import MomentRecall, decoded, recall_metrics
+from avalanche_vilco.evaluation.metrics.recall import MomentRecall, recall_metrics
+from avalanche_vilco.evaluation.metrics.strategy import decoded
 
 
 @dataclass

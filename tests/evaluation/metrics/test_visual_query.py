@@ -5,7 +5,10 @@ import torch
 
 from avalanche_vilco.evaluation.functional import Tracks, visual_query_scores
 from avalanche_vilco.evaluation.functional.visual_query import flat_summary
-from avalanche_vilco.evaluation.metrics import VisualQueryMetrics, visual_query_metrics
+from avalanche_vilco.evaluation.metrics.visual_query import (
+    VisualQueryMetrics,
+    visual_query_metrics,
+)
 
 
 def batch_of(seed, n_queries, per_query=2):

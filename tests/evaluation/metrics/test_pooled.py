@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from avalanche_vilco.evaluation.functional import Tracks
-from avalanche_vilco.evaluation.metrics import MomentDetectionMAP, VisualQueryMetrics
-from avalanche_vilco.evaluation.metrics import rows as rows_module
+from avalanche_vilco.evaluation.metrics import pooled
+from avalanche_vilco.evaluation.metrics.detection import MomentDetectionMAP
+from avalanche_vilco.evaluation.metrics.visual_query import VisualQueryMetrics
 
 
 def moments(n, n_real, seed):
@@ -35,8 +36,8 @@ def filled(n_batches=40, n=50, n_real=4):
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """Numbers of rows count as unknown, and patience is short."""
-    monkeypatch.setattr(rows_module, "_counts_without_waiting", lambda rows: False)
-    monkeypatch.setattr(rows_module, "_PATIENCE", 200)
+    monkeypatch.setattr(pooled, "_counts_without_waiting", lambda rows: False)
+    monkeypatch.setattr(pooled, "_PATIENCE", 200)
 
 
 def test_on_the_cpu_padding_never_enters_a_state():
@@ -51,19 +52,20 @@ def test_elsewhere_padding_stays_bounded_and_changes_no_number(as_on_a_gpu):
     assert {len(s) for s in (metric.scores, metric.hits)} == {len(metric.labels)}
 
 
-def test_both_ways_give_the_same_numbers(monkeypatch):
+def test_both_ways_give_the_same_numbers(request):
     expected = filled()[0].compute()
-    monkeypatch.setattr(rows_module, "_counts_without_waiting", lambda rows: False)
-    monkeypatch.setattr(rows_module, "_PATIENCE", 200)
+    request.getfixturevalue("as_on_a_gpu")
     assert filled()[0].compute() == expected
     assert 0 < expected["mAP_tIoU0.5"] < expected["mAP_tIoU0.1"] < 1
 
 
 def test_the_host_waits_a_logarithmic_number_of_times(as_on_a_gpu, monkeypatch):
     n_drops = []
-    drop = rows_module._drop_padding
+    drop = pooled.PooledMetric._drop_padding
     monkeypatch.setattr(
-        rows_module, "_drop_padding", lambda *a, **k: n_drops.append(drop(*a, **k))
+        pooled.PooledMetric,
+        "_drop_padding",
+        lambda *a, **k: n_drops.append(drop(*a, **k)),
     )
     filled(n_batches=300, n=10, n_real=10)
     assert 2 <= len(n_drops) <= 2 * 5
