@@ -86,8 +86,10 @@ class Diagnosis:
     def add_error(self, part: str, error: DataError, remedy: str) -> None:
         """Add a fault that a reader reported."""
         problem = f"field {error.field}: " if error.field else ""
-        is_list = isinstance(error, FeatureError)
-        problem += "; ".join(error.faults) if is_list else error.problem
+        if isinstance(error, FeatureError):
+            problem = "; ".join(error.faults)
+        else:
+            problem += error.problem
         records = () if error.record is None else (error.record,)
         self.fault(part, error.file, problem, error.hint or remedy, records)
 
