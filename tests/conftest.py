@@ -1,7 +1,8 @@
 """Fixtures shared by all tests."""
 
 import os
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,42 @@ from filelock import FileLock
 os.environ["OMP_NUM_THREADS"] = "1"
 
 Once = Callable[[str, Callable[[Path], Any]], Path]
+
+
+class NoiseFeatures:
+    """Noise of the length that a clip asks for, one seed a clip."""
+
+    width = 8
+
+    def __init__(self) -> None:
+        self.steps: dict[str, int] = {}
+
+    def shape(self, clip_id: str) -> tuple[int, int]:
+        return self.steps[clip_id], self.width
+
+    def read(self, clip_id: str, start: int = 0, stop: int | None = None) -> Any:
+        import torch
+
+        draw = torch.Generator().manual_seed(zlib.crc32(clip_id.encode()))
+        return torch.randn(*self.shape(clip_id), generator=draw)[start:stop]
+
+    def missing(self, clip_ids: Iterable[str]) -> list[str]:
+        return []
+
+    def preflight(self, expected_steps: Mapping[str, float], **options: Any) -> None:
+        self.steps = {i: round(steps) for i, steps in expected_steps.items()}
+
+    def time_scale(self, clip_id: str) -> float:
+        return 1.0
+
+    def locate(self, clip_id: str) -> str:
+        return clip_id
+
+
+@pytest.fixture
+def noise_features() -> NoiseFeatures:
+    """Features of real annotations, whose own are not there."""
+    return NoiseFeatures()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 from avalanche_vilco.core.batch import collate_moments
 from avalanche_vilco.data.features import FeatureFolder
@@ -107,20 +106,6 @@ def test_dataset_can_be_pickled_and_is_small(dataset):
     for ours, theirs in zip(dataset, pickle.loads(stored), strict=True):
         assert_equal(ours[0], theirs[0])
         assert_equal(ours[1], theirs[1])
-
-
-def test_spawned_workers_read_what_the_main_process_reads(dataset):
-    def batches(**options):
-        return list(
-            DataLoader(dataset, batch_size=2, collate_fn=collate_moments, **options)
-        )
-
-    alone = batches()
-    spawned = batches(num_workers=2, multiprocessing_context="spawn")
-    assert len(alone) == len(spawned) == 2
-    for ours, theirs in zip(alone, spawned, strict=True):
-        for one, other in zip(ours, theirs, strict=True):
-            assert_equal(one.fields(), other.fields())
 
 
 class _Told:

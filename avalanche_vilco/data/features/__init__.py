@@ -6,6 +6,7 @@
 from avalanche_vilco.data.features.concatenated import ConcatFeatures
 from avalanche_vilco.data.features.database import LmdbFeatures, pack_features_lmdb
 from avalanche_vilco.data.features.folder import SUFFIXES, FeatureFolder
+from avalanche_vilco.data.features.npz import NpzFeatures
 from avalanche_vilco.data.features.packed import PackedFeatures, pack_features
 from avalanche_vilco.data.features.parent import ParentCut, ParentFeatures
 from avalanche_vilco.data.features.sources import (
@@ -35,6 +36,7 @@ __all__ = [
     "FeatureStore",
     "GridFeatures",
     "LmdbFeatures",
+    "NpzFeatures",
     "PackedFeatures",
     "ParentCut",
     "ParentFeatures",

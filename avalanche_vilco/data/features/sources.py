@@ -39,6 +39,7 @@ def open_features(
     ========================================  =================================
     folder of one file a clip                 :class:`FeatureFolder`
     ``.safetensors`` file, one key a clip     :class:`PackedFeatures`
+    ``.npz`` archive, one array a clip        :class:`NpzFeatures`
     folder with ``data.mdb``, ``.lmdb`` file  :class:`LmdbFeatures`
     a store                                   itself
     list of these                             :class:`ConcatFeatures`
@@ -78,13 +79,8 @@ def open_tokens(path: Path | str) -> StoredFeatures:
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"no token features at {path}")
-    store: StoredFeatures
-    if path.is_file() and path.suffix == ".npz":
-        store = NpzFeatures(path)
-    elif path.is_dir() or path.suffix in _LMDB_SUFFIXES:
-        store = _open_path(path)
-    else:
-        store = PackedFeatures(path)
+    is_table = path.is_file() and path.suffix not in (".npz", *_LMDB_SUFFIXES)
+    store = PackedFeatures(path) if is_table else _open_path(path)
     store.is_vector_one_step = True
     store.max_array_bytes = _MAX_TOKEN_BYTES
     store.hint = "write or copy it again"
@@ -106,4 +102,6 @@ def _open_path(path: Path) -> StoredFeatures:
         return LmdbFeatures(path)
     if path.suffix == ".safetensors" and not path.is_dir():
         return PackedFeatures(path)
+    if path.suffix == ".npz" and not path.is_dir():
+        return NpzFeatures(path)
     return FeatureFolder(path)

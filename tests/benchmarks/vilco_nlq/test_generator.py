@@ -4,7 +4,6 @@ experience."""
 import json
 import pickle
 import shutil
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,39 +24,6 @@ from avalanche_vilco.core.errors import DataError, FeatureError
 from avalanche_vilco.ops.timeline import grid_to_seconds
 
 STREAMS = ("train", "valid", "test")
-
-
-class RandomFeatures:
-    """Generated features of any clip, one seed a clip, of the length asked for."""
-
-    width = 8
-
-    def __init__(self) -> None:
-        self.steps: dict[str, int] = {}
-
-    def shape(self, clip_id: str) -> tuple[int, int]:
-        return self.steps[clip_id], self.width
-
-    def read(
-        self, clip_id: str, start: int = 0, stop: int | None = None
-    ) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(len(clip_id) + self.steps[clip_id])
-        whole = torch.randn(*self.shape(clip_id), generator=generator)
-        return whole[start:stop]
-
-    def missing(self, clip_ids: Iterable[str]) -> list[str]:
-        return []
-
-    def preflight(
-        self, expected_steps: Mapping[str, float], *, tolerance: float = 2
-    ) -> None:
-        self.steps = {i: round(steps) for i, steps in expected_steps.items()}
-
-    def time_scale(self, clip_id: str) -> float:
-        return 1.0
-
-    def locate(self, clip_id: str) -> str:
-        return clip_id
 
 
 @pytest.fixture(scope="module")
@@ -500,11 +466,10 @@ def test_small_data_split_the_val_file_by_video(copied):
     assert len(small.datasets["test"])
 
 
-def test_real_val_makes_a_small_data_stream(shared_dir):
+def test_real_val_makes_a_small_data_stream(shared_dir, noise_features):
     folder = shared_dir / "data" / "ego4d_nlq"
-    store = RandomFeatures()
     small = vilco_nlq(
-        annotations=folder, features=store, small_data=True, valid_share=0.0
+        annotations=folder, features=noise_features, small_data=True, valid_share=0.0
     )
     assert small.info["data_mode"] == "val file split by video"
     assert small.n_experiences == 13
@@ -521,9 +486,11 @@ def test_real_val_makes_a_small_data_stream(shared_dir):
     assert len(inputs["features"]) == round(duration * 30 / 16.043)
 
 
-def test_real_train_and_val_make_streams_with_predicted_templates(shared_dir):
+def test_real_train_and_val_make_streams_with_predicted_templates(
+    shared_dir, noise_features
+):
     folder = shared_dir / "data" / "ego4d_nlq"
-    whole = vilco_nlq(annotations=folder, features=RandomFeatures())
+    whole = vilco_nlq(annotations=folder, features=noise_features)
     assert whole.info["templates"] == "predicted"
     sizes = {s: [len(e.dataset) for e in whole.streams[s]] for s in STREAMS}
     assert sizes["test"] == [

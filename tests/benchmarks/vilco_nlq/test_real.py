@@ -1,7 +1,5 @@
 """Real language queries, small-data mode, with generated features."""
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,44 +12,12 @@ from avalanche_vilco.training.strategies import LocalizationNaive
 from avalanche_vilco.training.templates import localization_evaluator
 
 
-class NoiseFeatures:
-    """Noise of the length that a clip asks for, one seed a clip."""
-
-    width = 8
-
-    def __init__(self) -> None:
-        self.steps: dict[str, int] = {}
-
-    def shape(self, clip_id: str) -> tuple[int, int]:
-        return self.steps[clip_id], self.width
-
-    def read(
-        self, clip_id: str, start: int = 0, stop: int | None = None
-    ) -> torch.Tensor:
-        draw = torch.Generator().manual_seed(int(clip_id[:8], 16))
-        return torch.randn(*self.shape(clip_id), generator=draw)[start:stop]
-
-    def missing(self, clip_ids: Iterable[str]) -> list[str]:
-        return []
-
-    def preflight(
-        self, expected_steps: Mapping[str, float], *, tolerance: float = 2
-    ) -> None:
-        self.steps = {i: round(steps) for i, steps in expected_steps.items()}
-
-    def time_scale(self, clip_id: str) -> float:
-        return 1.0
-
-    def locate(self, clip_id: str) -> str:
-        return clip_id
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_naive_learns_the_real_val_file_split_by_video(shared_dir: Path) -> None:
+def test_naive_learns_the_real_val_file_split_by_video(shared_dir, noise_features):
     benchmark = vilco_nlq(
         annotations=shared_dir / "data" / "ego4d_nlq",
-        features=NoiseFeatures(),
+        features=noise_features,
         small_data=True,
     )
     assert benchmark.n_experiences == 13

@@ -2,11 +2,8 @@
 
 import io
 import json
-import multiprocessing
-import os
 import pickle
 import tempfile
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +14,6 @@ from hypothesis import strategies as st
 
 from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
 from avalanche_vilco.core.errors import DataError
-from avalanche_vilco.core.handles import open_lmdb
-from avalanche_vilco.data.features import open_tokens, sources
 from avalanche_vilco.data.text.narrations import (
     MAX_LINE_BYTES,
     Narration,
@@ -206,7 +201,7 @@ def test_narrations_inside_a_widened_window_are_chosen():
     ] == [4, 5]
 
 
-# Features
+# The store
 
 
 @pytest.fixture(params=["archive", "database"])
@@ -218,146 +213,6 @@ def make_features(request, tmp_path):
         return database(tmp_path, **values)
 
     return make
-
-
-def test_both_forms_give_equal_float32_tokens(make_features):
-    store = open_tokens(make_features(q1=TOKENS, q2=TOKENS[0]))
-    assert set(store.ids()) == {"q1", "q2"}
-    assert store.read("q1").dtype == torch.float32
-    assert torch.equal(store.read("q1"), torch.from_numpy(TOKENS).float())
-    assert store.read("q2").shape == (1, 4)
-
-
-def test_token_features_are_preferred_in_a_public_value(tmp_path):
-    value = npz_bytes(features=TOKENS[:1], token_features=TOKENS, other=TOKENS[:2])
-    store = open_tokens(database(tmp_path, q=value, w=npz_bytes(x=TOKENS)))
-    assert store.read("q").shape == (3, 4)
-    with pytest.raises(
-        DataError, match=r"w: .* expected an array named .* got \['x.npy'\]"
-    ):
-        store.read("w")
-
-
-def test_column_major_and_wide_arrays_are_read(make_features):
-    wide = np.asfortranarray(np.arange(12, dtype=np.float64).reshape(3, 4))
-    store = open_tokens(make_features(q=wide))
-    assert torch.equal(store.read("q"), torch.from_numpy(wide).float())
-
-
-@pytest.mark.parametrize(
-    ("array", "problem"),
-    [
-        (np.full((2, 4), np.nan, np.float32), "holds NaN or infinity"),
-        (np.full((2, 4), 1e300), "holds NaN or infinity"),
-        (
-            np.ones((2, 2, 2), np.float32),
-            r"expected a \(T, C\) tensor .* got shape \(2, 2, 2\)",
-        ),
-        (np.ones((0, 4), np.float32), r"empty: shape \(0, 4\)"),
-        (np.ones((2, 4), np.int64), "expected a floating dtype"),
-        (np.array([{"a": 1}], dtype=object), "the array holds Python objects"),
-    ],
-)
-def test_features_that_are_none_are_named(array, problem, make_features):
-    store = open_tokens(make_features(q=array))
-    with pytest.raises(DataError, match=f"q: .*{problem}"):
-        store.read("q")
-
-
-@pytest.mark.parametrize("query_id", ["w", "", "../q", "x" * 600])
-def test_features_that_are_not_there_are_named(query_id, make_features):
-    store = open_tokens(make_features(q=TOKENS))
-    with pytest.raises(DataError, match="no key"):
-        store.read(query_id)
-
-
-@pytest.mark.parametrize("keep", [0, 100, 0.5])
-def test_truncated_archive_is_named(keep, tmp_path):
-    path = archive(tmp_path, q=np.ones((500, 4)))
-    content = path.read_bytes()
-    size = keep if isinstance(keep, int) else int(keep * len(content))
-    path.write_bytes(content[:size])
-    with pytest.raises(
-        DataError,
-        match=r"narration_features\.npz: is damaged, truncated or no npz archive",
-    ):
-        open_tokens(path)
-
-
-def test_flipped_byte_is_found_by_its_checksum(tmp_path):
-    path = archive(tmp_path, q=np.ones((500, 4)))
-    content = bytearray(path.read_bytes())
-    content[3000] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=r"q: .*npz\[q\] is damaged .*Bad CRC-32"):
-        open_tokens(path).read("q")
-
-
-def bomb(path: Path) -> Path:
-    """A small file that unpacks to more than the limit."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("q.npy", bytes(sources._MAX_TOKEN_BYTES + 1))
-    return path
-
-
-def test_zip_bomb_is_not_unpacked(tmp_path, monkeypatch):
-    path = bomb(tmp_path / "bomb.npz")
-    assert path.stat().st_size < 10**6
-    monkeypatch.setattr(zipfile.ZipFile, "read", None)
-    with pytest.raises(
-        DataError, match=f"more than {sources._MAX_TOKEN_BYTES} are refused"
-    ):
-        open_tokens(path).read("q")
-
-
-def test_header_that_promises_more_than_there_is_is_refused(tmp_path):
-    header = io.BytesIO()
-    fields = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 512)}
-    np.lib.format.write_array_header_1_0(header, fields)
-    with zipfile.ZipFile(tmp_path / "liar.npz", "w") as file:
-        file.writestr("q.npy", header.getvalue() + bytes(64))
-    with pytest.raises(DataError, match="expected 2048000000000000 bytes"):
-        open_tokens(tmp_path / "liar.npz").read("q")
-
-
-def test_value_that_is_no_archive_is_named(tmp_path):
-    store = open_tokens(database(tmp_path, q=b"text"))
-    with pytest.raises(DataError, match=r"q: .* neither a raw array nor an npz"):
-        store.read("q")
-
-
-def test_value_over_the_limit_is_not_copied(tmp_path, monkeypatch):
-    path = database(tmp_path, q=npz_bytes(features=TOKENS))
-    monkeypatch.setattr(sources, "_MAX_TOKEN_BYTES", 10)
-    with pytest.raises(DataError, match=r"q: .* more than 10 are refused"):
-        open_tokens(path).read("q")
-
-
-def test_truncated_database_is_refused_before_it_kills_the_process(tmp_path):
-    path = database(tmp_path, **{f"q{i}": os.urandom(9000) for i in range(20)})
-    file = path / "data.mdb"
-    os.truncate(file, file.stat().st_size // 2)
-    with pytest.raises(DataError, match=r"truncated: expected \d+ bytes but got \d+"):
-        open_tokens(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"text" * 4000])
-def test_file_that_is_no_database_is_named(content, tmp_path):
-    pytest.importorskip("lmdb", reason="needs the extra 'lmdb'")
-    path = tmp_path / "other.mdb"
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=r"other\.mdb: not an LMDB"):
-        open_tokens(path)
-
-
-def test_absent_features_are_named(tmp_path):
-    pytest.importorskip("lmdb", reason="needs the extra 'lmdb'")
-    for name in ("nothing.npz", "nothing.lmdb"):
-        with pytest.raises(FileNotFoundError, match=name):
-            open_tokens(tmp_path / name)
-
-
-# The store
 
 
 def test_store_joins_sentences_and_features(make_features, tmp_path):
@@ -383,29 +238,6 @@ def test_missing_features_are_all_listed_or_counted(make_features, tmp_path):
         NarrationStore(path, features, missing="skip")
 
 
-def read_all(store: NarrationStore) -> list[float]:
-    told = [one for clip in store.clip_ids for one in store.of_clip(clip)]
-    return [float(store.features(one.query_id).sum()) for one in told]
-
-
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_workers_read_what_the_parent_reads(method, make_features, tmp_path):
-    arrays = {f"q{i}": TOKENS + i for i in range(20)}
-    path = sentences(tmp_path, *[item(name, 1, 2) for name in arrays])
-    store = NarrationStore(path, make_features(**arrays))
-    expected = read_all(store)
-    workers = 2 if method == "fork" else 1
-    with multiprocessing.get_context(method).Pool(workers) as pool:
-        if method == "fork":
-            assert pool.map(read_all, [store, store]) == [expected] * 2
-        else:
-            shapes = pool.map(store.features, ["q1", "q2"])
-            assert [float(value.sum()) for value in shapes] == [
-                float(store.features(name).sum()) for name in ("q1", "q2")
-            ]
-    assert read_all(store) == expected
-
-
 def test_pickled_store_holds_no_open_file(make_features, tmp_path):
     store = NarrationStore(
         sentences(tmp_path, item("q", 1, 2)), make_features(q=TOKENS)
@@ -413,11 +245,6 @@ def test_pickled_store_holds_no_open_file(make_features, tmp_path):
     store.features("q")
     twin = pickle.loads(pickle.dumps(store))
     assert torch.equal(twin.features("q"), store.features("q"))
-
-
-def test_one_database_opens_twice_in_a_process(tmp_path):
-    path = database(tmp_path, q=npz_bytes(features=TOKENS))
-    assert open_lmdb(path) is open_lmdb(path / "data.mdb")
 
 
 def test_narrations_of_the_embedded_default_are_read(tmp_path):
