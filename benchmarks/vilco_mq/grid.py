@@ -16,12 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-import paper_grid  # noqa: E402
-from paper_grid import Grid, Row  # noqa: E402
-
-from avalanche_vilco.benchmarks.vilco_mq.embedded import mini_mq_root  # noqa: E402
+from avalanche_vilco.cli.grid import main
+from avalanche_vilco.experiments.grid import Grid, Row
 
 METRICS = ("Recall@1x_tIoU0.5", "Recall@1x_tIoU0.3", "Recall@5x_tIoU0.5")
 
@@ -97,7 +93,7 @@ MORE_ON_EMBEDDED: Mapping[int, Sequence[str]] = {
 
 GRID = Grid(
     benchmark="vilco_mq",
-    folder=HERE,
+    folder=Path(__file__).resolve().parent,
     rows=ROWS,
     paper_tables=PAPER_TABLES,
     more_on_embedded=MORE_ON_EMBEDDED,
@@ -105,8 +101,7 @@ GRID = Grid(
     metrics=METRICS,
     paper=PAPER,
     memory=MEMORY,
-    embedded_root=mini_mq_root,
 )
 
 if __name__ == "__main__":
-    sys.exit(paper_grid.main(GRID, __doc__))
+    sys.exit(main(GRID, __doc__))

@@ -16,12 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-import paper_grid  # noqa: E402
-from paper_grid import Grid, Row  # noqa: E402
-
-from avalanche_vilco.benchmarks.vilco_vq.embedded import mini_vq_root  # noqa: E402
+from avalanche_vilco.cli.grid import main
+from avalanche_vilco.experiments.grid import Grid, Row
 
 METRICS = ("stAP25", "tAP25", "recovery", "success")
 
@@ -52,15 +48,14 @@ ROWS: Sequence[Row] = (
 
 GRID = Grid(
     benchmark="vilco_vq",
-    folder=HERE,
+    folder=Path(__file__).resolve().parent,
     rows=ROWS,
     paper_tables={4: ("upper_bound", "ewc", "mas", "vilco")},
     more_on_embedded={4: ("naive", "gem", "dense_distillation", "replay")},
     metrics=METRICS,
     paper=PAPER,
     memory=MEMORY,
-    embedded_root=mini_vq_root,
 )
 
 if __name__ == "__main__":
-    sys.exit(paper_grid.main(GRID, __doc__))
+    sys.exit(main(GRID, __doc__))

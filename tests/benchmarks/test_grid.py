@@ -1,13 +1,13 @@
 """The grids of the paper's tables: what they would run, run, skip and refuse."""
 
-import importlib.util
 import json
-import sys
+import runpy
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from avalanche_vilco.cli import grid as cli
+from avalanche_vilco.experiments import grid as grids
 from avalanche_vilco.reports.published import read_published
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -18,29 +18,21 @@ class Script:
 
     def __init__(self, benchmark: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = SCRIPTS / benchmark
-        monkeypatch.setattr(sys, "path", list(sys.path))
-        name, file = f"{benchmark}_grid", self.folder / "grid.py"
-        spec = importlib.util.spec_from_file_location(name, file)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, spec.name, module)
-        spec.loader.exec_module(module)
-        self.grid = module.GRID
-        self.shared: ModuleType = sys.modules["paper_grid"]
-        monkeypatch.setattr(self.shared, "work_off", self._work_off)
+        self.grid = runpy.run_path(str(self.folder / "grid.py"))["GRID"]
+        monkeypatch.setattr(grids, "work_off", self._work_off)
 
     def _work_off(self, jobs, n_workers: int) -> list[str]:
         for job in jobs:
-            print(f"{job.words}: {self.shared.work(job)}")
+            print(f"{job.label}: {grids.work(job)}")
         return []
 
     def main(self, arguments: list[str]) -> int:
-        return self.shared.main(self.grid, "a grid", arguments)
+        return cli.main(self.grid, "a grid", arguments)
 
     def settings(self, name: str, seed: int, *arguments: str):
-        options = self.shared.parse(self.grid, "a grid", arguments)
+        options = cli.parse(self.grid, "a grid", arguments)
         row = next(row for row in self.grid.rows if row.name == name)
-        return self.shared.settings_of(row, seed, options)
+        return grids.settings_of(self.grid, row, seed, options)
 
 
 @pytest.fixture
