@@ -20,6 +20,7 @@ from avalanche_vilco.ops.timeline import seconds_to_grid
 
 Sample = tuple[dict[str, Tensor], dict[str, Tensor]]
 Stream = TypeVar("Stream", bound="MomentDataset")
+FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +113,18 @@ class MomentDataset(Dataset[Sample]):
         part = copy.copy(self)
         part.samples = tuple(self.samples[i] for i in positions)
         return part
+
+    def exemplar_bytes(self, positions: Sequence[int]) -> int:
+        """What training reads of samples: float32 features, those of a clip once.
+
+        :param positions: of the samples, each once.
+        """
+        clips = {self.samples[i].clip.clip_id: self.samples[i].clip for i in positions}
+        steps = sum(
+            clip.duration_sec * clip.features_per_sec * self.store.time_scale(name)
+            for name, clip in clips.items()
+        )
+        return FLOAT32_BYTES * round(steps) * self.store.width
 
     def scrambled(self: Stream, seed: int) -> Stream | None:
         """The same samples with features that say nothing about their clip, for the

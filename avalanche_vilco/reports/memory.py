@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from avalanche.benchmarks.scenarios import CLExperience
-from avalanche.benchmarks.utils import AvalancheDataset
-from avalanche.training.plugins import EvaluationPlugin
-from torch import Tensor, nn
-
-from avalanche_vilco.benchmarks.scenario import QueryIncrementalScenario
-from avalanche_vilco.benchmarks.vilco_nlq.dataset import QueryDataset
-from avalanche_vilco.benchmarks.vilco_vq.dataset import VisualDataset
-from avalanche_vilco.core.batch import TensorBatch
-from avalanche_vilco.data.moments import MomentDataset
-
-FLOAT32_BYTES = 4
-GIVEN_TO_THE_MODEL = ("prompt_memory", "narration_aligner")
-"""Parts of a model that a method installs."""
+from avalanche_vilco.training.kept import kept_by
 
 
 @dataclass(frozen=True)
@@ -51,120 +38,32 @@ class MemoryFigures:
         return asdict(self)
 
 
-@dataclass
-class _Found:
-    samples: set[int] = field(default_factory=set)
-    """Positions in the train stream."""
-    auxiliary_bytes: int = 0
-
-
-def memory_figures(strategy: Any, benchmark: QueryIncrementalScenario) -> MemoryFigures:
-    """Look through a strategy's plugins for what they keep.
+def memory_figures(strategy: Any, benchmark: Any) -> MemoryFigures:
+    """Count what a strategy keeps; the data set says what its samples weigh.
 
     :param strategy: after training.
     :param benchmark: that it was trained on.
     """
-    train = benchmark.datasets["train"]
-    found = _search(strategy)
-    kept = sorted(found.samples)
-    clips = {train.samples[i].clip.clip_id: train.samples[i].clip for i in kept}
-    if isinstance(train, MomentDataset):
-        shown = FLOAT32_BYTES * _feature_numbers(train, kept)
-    else:
-        shown = _picture_bytes(train, kept, benchmark.info["window"])
-    told = FLOAT32_BYTES * _narration_numbers(strategy.model, train, clips)
+    train, kept = benchmark.datasets["train"], kept_by(strategy)
+    positions = sorted(kept.samples)
+    seconds = {
+        sample.clip.clip_id: sample.clip.duration_sec
+        for sample in (train.samples[i] for i in positions)
+    }
+    exemplar_bytes = train.exemplar_bytes(positions)
+    if train.narrations is not None and hasattr(strategy.model, "narration_aligner"):
+        exemplar_bytes += _narration_bytes(train.narrations, list(seconds))
     return MemoryFigures(
-        samples=len(found.samples),
-        clips=len(clips),
-        hours=sum(c.duration_sec for c in clips.values()) / 3600,
-        share_of_training_samples=len(found.samples) / len(train),
-        exemplar_bytes=shown + told,
-        auxiliary_bytes=found.auxiliary_bytes,
+        samples=len(positions),
+        clips=len(seconds),
+        hours=sum(seconds.values()) / 3600,
+        share_of_training_samples=len(positions) / len(train),
+        exemplar_bytes=exemplar_bytes,
+        auxiliary_bytes=kept.auxiliary_bytes,
     )
 
 
-def _feature_numbers(train: MomentDataset, kept: Sequence[int]) -> int:
-    """Numbers of the features of samples' clips, and of the questions asked."""
-    clips = {train.samples[i].clip.clip_id: train.samples[i].clip for i in kept}
-    steps = sum(
-        clip.duration_sec * clip.features_per_sec * train.store.time_scale(name)
-        for name, clip in clips.items()
-    )
-    return round(steps) * train.store.width + _question_numbers(train, kept)
-
-
-def _picture_bytes(train: VisualDataset, kept: Sequence[int], n_frames: int) -> int:
-    """Bytes of a window's frames and of the crop, for each sample."""
-    if train.embeddings is None:
-        pictures = 3 * train.image_size**2 * len(kept)
-    else:
-        crops = (train.embeddings.crop(train.samples[i].query.query_id) for i in kept)
-        pictures = sum(crop.numel() * crop.element_size() for crop in crops)
-    return (n_frames + 1) * pictures
-
-
-def _question_numbers(train: MomentDataset, kept: Iterable[int]) -> int:
-    """Numbers of the token features of samples' own questions."""
-    if not isinstance(train, QueryDataset):
-        return 0
-    ids = [train.samples[i].query.query_id for i in kept]
-    return sum(train.tokens.read(query_id).numel() for query_id in ids)
-
-
-def _narration_numbers(
-    model: Any, train: MomentDataset | VisualDataset, clips: Iterable[str]
-) -> int:
-    """Numbers of the narrations that come with clips, if the model learns from them."""
-    if train.narrations is None or not hasattr(model, "narration_aligner"):
-        return 0
-    return sum(train.narrations.of_clip(clip_id)[0].numel() for clip_id in clips)
-
-
-def _search(strategy: Any) -> _Found:
-    found = _Found()
-    roots = [p for p in strategy.plugins if not isinstance(p, EvaluationPlugin)]
-    # Cumulative and JointTraining keep data on the strategy itself.
-    roots += [getattr(strategy, name, None) for name in ("dataset", "_experiences")]
-    own = {id(strategy), id(strategy.model), id(strategy.optimizer)}
-    own.update(id(p) for p in strategy.model.parameters())
-    # A teacher may share a frozen backbone with the model.
-    own.update(id(b) for b in strategy.model.buffers())
-    added = [getattr(strategy.model, name, None) for name in GIVEN_TO_THE_MODEL]
-    for part in added:
-        own.difference_update(map(id, part.parameters()) if part is not None else ())
-    roots += added
-    for thing in _walk(roots, own):
-        if isinstance(thing, AvalancheDataset):
-            found.samples.update(thing.positions if len(thing) else ())
-        elif isinstance(thing, TensorBatch):
-            found.samples.update(thing.fields()["sample"].tolist())
-        elif isinstance(thing, Tensor):
-            found.auxiliary_bytes += thing.numel() * thing.element_size()
-    return found
-
-
-def _walk(roots: list[Any], seen: set[int]) -> Iterator[Any]:
-    """Datasets, targets and tensors reachable from objects, each once. Inputs of
-    batches are counted by the samples of their targets.
-    """
-    queue = list(roots)
-    while queue:
-        thing = queue.pop()
-        if id(thing) in seen or isinstance(thing, type):
-            continue
-        seen.add(id(thing))
-        if isinstance(thing, TensorBatch):
-            if "sample" in thing.padding:
-                yield thing
-        elif isinstance(thing, (AvalancheDataset, Tensor)):
-            yield thing
-        elif isinstance(thing, CLExperience):
-            queue.append(thing.dataset)
-        elif isinstance(thing, nn.Module):
-            queue += [*thing.parameters(), *thing.buffers()]
-        elif isinstance(thing, dict):
-            queue += thing.values()
-        elif isinstance(thing, (list, tuple, set)):
-            queue += thing
-        elif hasattr(thing, "__dict__"):
-            queue += vars(thing).values()
+def _narration_bytes(narrations: Any, clips: Sequence[str]) -> int:
+    """Bytes of the embeddings of the sentences that come with clips."""
+    embeddings = [narrations.of_clip(clip_id)[0] for clip_id in clips]
+    return sum(each.numel() * each.element_size() for each in embeddings)

@@ -14,7 +14,13 @@ from avalanche_vilco.benchmarks.vilco_nlq.annotations import LanguageQuery, Quer
 from avalanche_vilco.core.batch import collate_queries
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.data.features import FeatureStore
-from avalanche_vilco.data.moments import MomentClip, MomentDataset, MomentSample, Sample
+from avalanche_vilco.data.moments import (
+    FLOAT32_BYTES,
+    MomentClip,
+    MomentDataset,
+    MomentSample,
+    Sample,
+)
 from avalanche_vilco.data.text.narrations import ClipNarrations
 from avalanche_vilco.data.text.tokens import (
     HashedTokens,
@@ -79,6 +85,12 @@ class QueryDataset(MomentDataset):
         inputs["tokens"] = tokens
         inputs["valid_tokens"] = torch.ones(len(tokens), dtype=torch.bool)
         return inputs, targets
+
+    def exemplar_bytes(self, positions: Sequence[int]) -> int:
+        """Of clips as of moment queries, and of each question its token features."""
+        ids = [self.samples[i].query.query_id for i in positions]
+        numbers = sum(self.tokens.read(query_id).numel() for query_id in ids)
+        return super().exemplar_bytes(positions) + FLOAT32_BYTES * numbers
 
 
 def asked_clips(

@@ -530,6 +530,19 @@ class VisualDataset(Dataset[Sample]):
         part.samples = tuple(self.samples[i] for i in positions)
         return part
 
+    def exemplar_bytes(self, positions: Sequence[int]) -> int:
+        """What training reads of samples in one epoch: a window's frames and a crop.
+
+        :param positions: of the samples, each once.
+        """
+        if self._embeddings is None:
+            pictures = 3 * self.image_size**2 * len(positions)
+        else:
+            ids = [self.samples[i].query.query_id for i in positions]
+            crops = map(self._embeddings.crop, ids)
+            pictures = sum(crop.numel() * crop.element_size() for crop in crops)
+        return (self.n_frames + 1) * pictures
+
     def scrambled(self, seed: int) -> VisualDataset | None:
         """The same samples, each query with the crop of another, at random: what a
         model scores on them is what it knows without being told the object.

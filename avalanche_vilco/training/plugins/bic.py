@@ -90,6 +90,10 @@ class BiCPlugin(ReplayPlugin):
         """The model after the previous experience."""
         self._taught: Any = None
 
+    def kept(self) -> tuple[Any, ...]:
+        """Samples held out, corrections and the teacher."""
+        return self.held_out, self.bias_layers, self.teacher
+
     def after_train_dataset_adaptation(self, strategy: Any, **kwargs: Any) -> None:
         """Set samples aside.
 

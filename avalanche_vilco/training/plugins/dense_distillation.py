@@ -57,6 +57,10 @@ class DenseDistillationPlugin(SupervisedPlugin):
         self.teacher: nn.Module | None = None
         """The model after the previous experience."""
 
+    def kept(self) -> nn.Module | None:
+        """The teacher."""
+        return self.teacher
+
     def before_backward(self, strategy: Any, **kwargs: Any) -> None:
         """Add the distance from the previous model's output.
 

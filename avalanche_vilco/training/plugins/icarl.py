@@ -72,6 +72,10 @@ class ICaRLPlugin(ReplayPlugin):
         self.means: Tensor | None = None
         """(K, D) mean code of each query, of unit length; zero without exemplars."""
 
+    def kept(self) -> tuple[Any, ...]:
+        """The teacher and the means; exemplars are in the storage policy."""
+        return self.teacher, self.means
+
     def before_backward(self, strategy: Any, **kwargs: Any) -> None:
         """Hold old queries' logits to the previous model's.
 

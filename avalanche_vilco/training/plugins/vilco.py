@@ -126,6 +126,17 @@ class ViLCoPlugin(SupervisedPlugin):
         self._found: PromptSelection | None = None
         self._hooks: list[Any] = []
 
+    def kept(self) -> tuple[Any, ...]:
+        """Exemplars, and sentences of earlier experiences."""
+        return self.replay, self.bank.embeddings, self.bank.sentences
+
+    def installed_parts(self, model: Any) -> list[Any]:
+        """Prompts, and the layer that brings narrations to the video's space."""
+        parts = [
+            getattr(model, n, None) for n in ("prompt_memory", "narration_aligner")
+        ]
+        return [part for part in parts if part is not None]
+
     def before_train_dataset_adaptation(self, strategy: Any, **kwargs: Any) -> None:
         """Give the model its parts, before its parameters go to the optimizer."""
         model, experience = strategy.model, getattr(strategy, "experience", None)
