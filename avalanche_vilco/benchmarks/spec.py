@@ -110,6 +110,8 @@ class Deviation:
 class Submission:
     """Official files of answers: how a run's are written, and how files are scored."""
 
+    task: str
+    """Short name of the benchmark, in scores and on their command line."""
     collector: Callable[[int], Any]
     """Makes, for a number of samples, an object that is given each mini-batch by
     ``add(predictions, targets)`` and has all of them as ``answers()``."""
@@ -117,8 +119,13 @@ class Submission:
     """JSON form of ``(data, answers, scenario, options, subset)``: the dataset, what
     the collector has, what the generator built with which options, and ``"val"`` or
     ``"test"``."""
-    score: Callable[..., Any] | None = None
-    """Scores a file of answers; see ``experiments.score``."""
+    score: Callable[..., None]
+    """Scores a file: ``(result, predictions, annotations)``, the
+    :class:`~avalanche_vilco.benchmarks.submissions.Score` that gets the numbers and
+    two documents; its keyword-only arguments are the options it takes."""
+    role_of: Callable[[Any], str | None]
+    """Whether parsed JSON is of this benchmark: ``"predictions"``, ``"annotations"`` or
+    None."""
     references: Sequence[str] = ()
     """Public evaluators whose numbers it can reproduce."""
 

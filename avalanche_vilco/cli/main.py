@@ -34,7 +34,7 @@ _COMMANDS: Mapping[str, str] = {
     "predict": "avalanche_vilco.cli.predict",
     "report": "avalanche_vilco.cli.report",
     "run": "avalanche_vilco.cli.run",
-    "score": "avalanche_vilco.experiments.score",
+    "score": "avalanche_vilco.cli.score",
 }
 """Module of each command, with a function ``main`` of the arguments."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +16,12 @@ from avalanche_vilco.core.errors import DataError
 T = TypeVar("T")
 
 
-def decode_json_object(path: Path, content: bytes, *, hint: str) -> dict[str, Any]:
-    """Decode a JSON object and refuse keys that occur twice.
+def decode_json(path: Path | str, content: bytes) -> Any:
+    """Decode JSON and refuse keys that occur twice.
 
     :param path: file, for messages.
     :param content: its bytes.
-    :param hint: what the file should be.
-    :raises DataError: not JSON, truncated, not an object, or a key occurs twice.
+    :raises DataError: not JSON, truncated, or a key occurs twice in one object.
     """
 
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -35,12 +35,23 @@ def decode_json_object(path: Path, content: bytes, *, hint: str) -> dict[str, An
         return unique
 
     try:
-        decoded = json.loads(content, object_pairs_hook=no_duplicates)
+        return json.loads(content, object_pairs_hook=no_duplicates)
     except DataError:
         raise
     except (ValueError, RecursionError) as error:
         advice = "the file may be truncated: compare its size and fetch it again"
         raise DataError(path, f"not valid JSON: {error}", hint=advice) from None
+
+
+def decode_json_object(path: Path, content: bytes, *, hint: str) -> dict[str, Any]:
+    """Decode a JSON object and refuse keys that occur twice.
+
+    :param path: file, for messages.
+    :param content: its bytes.
+    :param hint: what the file should be.
+    :raises DataError: not JSON, truncated, not an object, or a key occurs twice.
+    """
+    decoded = decode_json(path, content)
     if not isinstance(decoded, dict):
         kind = type(decoded).__name__
         problem = f"expected a JSON object of clips but got a {kind}"
@@ -55,7 +66,8 @@ def convert(
     *,
     hint: str,
     record: str | None = None,
-    lists: Sequence[type] = (),
+    within: str = "",
+    strict: bool = True,
 ) -> T:
     """An object of a type from decoded JSON.
 
@@ -64,42 +76,40 @@ def convert(
     :param path: file, for messages.
     :param hint: what the file should be.
     :param record: the record, for messages.
-    :param lists: see :func:`number_lists`.
+    :param within: field of the record that ``raw`` is, for messages.
+    :param strict: False takes numbers that are given as text.
     :raises DataError: a field is missing or of another type; names the first.
     """
     try:
-        return msgspec.convert(raw, type=kind)
+        return msgspec.convert(raw, type=kind, strict=strict)
     except msgspec.ValidationError as error:
         problem, _, where = str(error).partition(" - at `$")
-        field = number_lists(where.strip("`").lstrip("."), raw, lists) or None
+        field = (within + where.strip("`")).lstrip(".") or None
         raise DataError(path, problem, record=record, field=field, hint=hint) from None
 
 
-def number_lists(where: str, raw: Any, kinds: Sequence[type]) -> str:
-    """Put numbers in for the ``[...]`` of a path that msgspec names.
+def check_finite(
+    path: Path | str,
+    record: str,
+    field: str,
+    values: Sequence[float],
+    *,
+    unit: str = "seconds",
+    hint: str = "",
+) -> None:
+    """Refuse NaN and infinity.
 
-    :param where: path of the first fault, ``annotations[...].label``.
-    :param raw: the object that was refused.
-    :param kinds: type of the elements of each list on the way.
-    :return: ``annotations[3].label``; deeper lists keep no number.
+    :param path: file, for messages.
+    :param record: the record, for messages.
+    :param field: where the values stand, for messages.
+    :param values: numbers.
+    :param unit: of the numbers.
+    :param hint: what to do.
+    :raises DataError: a number is not finite.
     """
-    parts = where.split("[...]")
-    named = ""
-    for part, kind in zip(parts[:-1], kinds, strict=False):
-        for name in part.strip(".").split("."):
-            raw = raw[name]
-        number = next(i for i, one in enumerate(raw) if not _fits(one, kind))
-        named += f"{part}[{number}]"
-        raw = raw[number]
-    return named + "".join(parts[min(len(parts) - 1, len(kinds)) :])
-
-
-def _fits(raw: Any, kind: type) -> bool:
-    try:
-        msgspec.convert(raw, type=kind)
-    except msgspec.ValidationError:
-        return False
-    return True
+    if not all(map(math.isfinite, values)):
+        problem = f"expected finite {unit} but got {list(values)}"
+        raise DataError(path, problem, record=record, field=field, hint=hint)
 
 
 PLAIN_ID_HINT = "letters, digits, '-', '_', '.' only, no '.' or '-' in front"

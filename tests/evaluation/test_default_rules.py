@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from avalanche_vilco.benchmarks.submissions import (
-    SubmissionError,
-    read_moments,
-    read_queries,
-    tracks_of,
-)
+from avalanche_vilco.benchmarks.vilco_mq.submission import read_moments
+from avalanche_vilco.benchmarks.vilco_nlq.submission import read_queries
+from avalanche_vilco.benchmarks.vilco_vq.submission import tracks_of
+from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.evaluation import detection_map, moment_recall, visual_query_scores
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
@@ -102,7 +100,7 @@ def test_moments_score_as_in_ego4d_but_for_the_rows_of_the_table(shared_dir, num
 
 @pytest.mark.parametrize("number", MOMENTS_REFUSED)
 def test_moment_files_are_refused_for_a_row_of_the_table_only(shared_dir, number):
-    with pytest.raises(SubmissionError):
+    with pytest.raises(DataError):
         equals_official(load(shared_dir, f"mq/case_{number:02}"))
 
 
@@ -120,7 +118,7 @@ def test_queries_score_as_in_ego4d_but_for_the_rows_of_the_table(shared_dir, nam
 @pytest.mark.parametrize("name", QUERIES_REFUSED)
 def test_query_files_are_refused_for_a_row_of_the_table_only(shared_dir, name):
     case = load(shared_dir, f"nlq/{name}")
-    with pytest.raises(SubmissionError):
+    with pytest.raises(DataError):
         read_queries(case["ground_truth"], case["predictions"])
 
 

@@ -21,11 +21,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from avalanche_vilco.benchmarks.windows import (
+    check_window_policy,
+    count_usable,
+    unusable_window,
+)
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.report import DataReport, Tally
 from avalanche_vilco.core.schema import (
     PLAIN_ID,
     PLAIN_ID_HINT,
+    check_finite,
     check_plain_id,
     convert,
     decode_json_object,
@@ -33,7 +39,6 @@ from avalanche_vilco.core.schema import (
 from avalanche_vilco.data.moments import MomentClip
 
 SUBSETS = ("train", "val", "test")
-WINDOW_POLICIES = ("clipped", "raw")
 DUPLICATE_TOLERANCE_SEC = 1e-3
 """Windows of one clip and label closer than this at both ends are one window."""
 
@@ -56,12 +61,16 @@ class MomentAnnotations:
 
 
 class WindowRecord(msgspec.Struct):
+    """A window as the file has it."""
+
     segment: tuple[float, float]
     label: str
     label_id: int
 
 
 class ClipRecord(msgspec.Struct):
+    """A clip as the file has it."""
+
     video_id: str
     clip_id: str
     duration: float
@@ -103,17 +112,6 @@ def read_moment_annotations(
     return moment_annotations([(path, records)], report, windows=windows)
 
 
-def check_window_policy(windows: str) -> None:
-    """Refuse what is no policy for windows.
-
-    :raises ValueError: names the policies.
-    """
-    if windows not in WINDOW_POLICIES:
-        raise ValueError(
-            f"expected windows in {list(WINDOW_POLICIES)} but got {windows!r}"
-        )
-
-
 def moment_annotations(
     files: Sequence[tuple[Path, Mapping[str, ClipRecord]]],
     report: DataReport,
@@ -147,14 +145,7 @@ def _decode_records(path: Path, content: bytes) -> dict[str, ClipRecord]:
 
 
 def _record(path: Path, clip_id: str, raw: Any) -> ClipRecord:
-    return convert(
-        raw,
-        ClipRecord,
-        path,
-        hint=_LAYOUT_HINT,
-        record=clip_id,
-        lists=(WindowRecord,),
-    )
+    return convert(raw, ClipRecord, path, hint=_LAYOUT_HINT, record=clip_id)
 
 
 def _label_names(
@@ -264,7 +255,7 @@ def _clean_windows(
         check_finite(path, clip_id, f"annotations[{i}].segment", (start, end))
         at_end = end == record.duration
         tally.note("windows end exactly at the clip's end", int(at_end))
-        reason = _reject_reason(start, end, limit)
+        reason = unusable_window(start, end, limit)
         if reason is None and _is_duplicate(kept, window):
             reason = "exact duplicate"
             tally.note("of them exact duplicates", int(at_end))
@@ -272,35 +263,13 @@ def _clean_windows(
             tally.reject(reason)
             continue
         kept.append(window)
-        _count_kept(start, end, limit, tally)
+        count_usable(start, end, limit, tally)
     windows = np.array([w.segment for w in kept], dtype=np.float64).reshape(-1, 2)
     windows = windows.clip(0.0, limit)
     labels = np.array([w.label_id for w in kept], dtype=np.int64)
     windows.setflags(write=False)
     labels.setflags(write=False)
     return windows, labels
-
-
-def check_finite(
-    path: Path, clip_id: str, spot: str, segment: tuple[float, float]
-) -> None:
-    """Refuse NaN and infinity.
-
-    :raises DataError: a time is not finite.
-    """
-    if not all(map(math.isfinite, segment)):
-        problem = f"expected finite seconds but got {list(segment)}"
-        raise DataError(path, problem, record=clip_id, field=spot)
-
-
-def _reject_reason(start: float, end: float, limit: float) -> str | None:
-    if end < start:
-        return "end before start"
-    if end == start:
-        return "zero length"
-    if start >= limit or end <= 0:
-        return "outside the clip"
-    return None
 
 
 def _is_duplicate(earlier: Iterable[WindowRecord], window: WindowRecord) -> bool:
@@ -310,15 +279,6 @@ def _is_duplicate(earlier: Iterable[WindowRecord], window: WindowRecord) -> bool
         and abs(other.segment[1] - window.segment[1]) <= DUPLICATE_TOLERANCE_SEC
         for other in earlier
     )
-
-
-def _count_kept(start: float, end: float, limit: float, tally: Tally) -> None:
-    if start < 0:
-        tally.change("start before the clip, clipped to 0")
-    elif end > limit:
-        tally.change("overhangs the clip's end, clipped to it")
-    else:
-        tally.kept += 1
 
 
 def _note_shared_parents(clips: Iterable[MomentClip], tally: Tally) -> None:

@@ -92,8 +92,11 @@ BENCHMARK = Benchmark(
     deviations=DEVIATIONS,
     recipe=read_recipe(Path(__file__).with_name("recipe.yaml")),
     submission=Submission(
+        task="mq",
         collector=deferred("avalanche_vilco.benchmarks.answers:WindowAnswers"),
         document=deferred(f"{_HERE}.answers:moment_document"),
+        score=deferred(f"{_HERE}.submission:score"),
+        role_of=deferred(f"{_HERE}.submission:role_of"),
         references=("ego4d", "actionformer", "vilco"),
     ),
 )

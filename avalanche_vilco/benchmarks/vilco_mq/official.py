@@ -14,27 +14,31 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
+from avalanche_vilco.benchmarks.ego4d import (
+    OfficialFile,
+    Video,
+    check_versions,
+    read_official_file,
+)
 from avalanche_vilco.benchmarks.vilco_mq.annotations import (
     ClipRecord,
     MomentAnnotations,
     WindowRecord,
-    check_finite,
     check_label,
-    check_window_policy,
     moment_annotations,
     read_moment_annotations,
 )
+from avalanche_vilco.benchmarks.windows import check_window_policy
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.report import DataReport
-from avalanche_vilco.core.schema import convert, decode_json_object
+from avalanche_vilco.core.schema import check_finite, convert, decode_json_object
 
 OFFICIAL_FILES = {
     "train": "moments_train.json",
@@ -48,27 +52,33 @@ FEATURES_PER_SEC = 1.8741513727840071
 """Rate that the processed v2 file states for every clip."""
 
 _LAYOUT_HINT = "expected the layout of Ego4D's moments_train.json"
-_KNOWN_VERSION = re.compile(r"v?[12](?:[._]\d+)*\Z")
-
-T = TypeVar("T")
 
 
-class _Label(msgspec.Struct):
+class Label(msgspec.Struct):
+    """A labelled window of a clip."""
+
     label: str
     primary: bool
     start_time: float
     end_time: float
 
 
-class _Annotator(msgspec.Struct):
-    labels: list[_Label]
+class Annotator(msgspec.Struct):
+    """What one annotator said of a clip."""
+
+    labels: list[Label]
 
 
-class _OfficialClip(msgspec.Struct):
+class AnnotatedClip(msgspec.Struct, kw_only=True):
+    """A clip with its labels: what is needed to score answers."""
+
     clip_uid: str
+    annotations: list[Annotator] = []
+
+
+class _OfficialClip(AnnotatedClip, kw_only=True):
     video_start_sec: float
     video_end_sec: float
-    annotations: list[_Annotator] = []
 
 
 @dataclass
@@ -77,18 +87,7 @@ class _Clip:
     video_uid: str
     split: str
     times: tuple[float, float]
-    annotators: list[_Annotator]
-
-
-class _Video(msgspec.Struct):
-    video_uid: str
-    split: str
-    clips: list[Any]
-
-
-class _File(msgspec.Struct):
-    version: str | int | float
-    videos: list[Any]
+    annotators: list[Annotator]
 
 
 def is_official_folder(folder: Path) -> bool:
@@ -131,20 +130,23 @@ def read_official_moments(
     if not 0 < rate < math.inf:
         raise ValueError(f"expected a positive features_per_sec but got {rate}")
     folder, report = Path(folder), DataReport()
-    contents = {path: _read_file(path, report) for path in _paths(folder).values()}
-    _check_versions(contents)
-    clips = {path: _clips(path, content) for path, content in contents.items()}
+    files = [
+        read_official_file(path, subset, report, hint=_LAYOUT_HINT)
+        for subset, path in _paths(folder).items()
+    ]
+    check_versions(files)
+    clips = {file.path: _clips(file) for file in files}
     _check_unique(clips)
     labels = {
         path: {uid: _primary(path, uid, clip, report) for uid, clip in own.items()}
         for path, own in clips.items()
     }
     ids, source = _category_ids(folder, categories, labels, report)
-    files = [
+    records = [
         (path, _records(path, own, labels[path], ids, rate, report))
         for path, own in clips.items()
     ]
-    return moment_annotations(files, report, windows=windows, label_id_source=source)
+    return moment_annotations(records, report, windows=windows, label_id_source=source)
 
 
 def _paths(folder: Path) -> dict[str, Path]:
@@ -158,55 +160,21 @@ def _paths(folder: Path) -> dict[str, Path]:
     return {subset: path for subset, path in paths.items() if path.is_file()}
 
 
-def _read_file(path: Path, report: DataReport) -> _File:
-    content = path.read_bytes()
-    report.files[path.name] = hashlib.sha256(content).hexdigest()
-    raw = decode_json_object(path, content, hint=_LAYOUT_HINT)
-    return _convert(path, None, raw, _File, ())
-
-
-def _convert(
-    path: Path, record: str | None, raw: Any, kind: type[T], lists: Sequence[type]
-) -> T:
-    return convert(raw, kind, path, hint=_LAYOUT_HINT, record=record, lists=lists)
-
-
-def _check_versions(contents: Mapping[Path, _File]) -> None:
-    first, expected = next((path, str(one.version)) for path, one in contents.items())
-    for path, content in contents.items():
-        version = str(content.version)
-        if not _KNOWN_VERSION.match(version):
-            problem = f"expected version 1 or 2 of Ego4D but got {version!r}"
-            raise DataError(path, problem, field="version")
-        if version != expected:
-            problem = f"is {version!r}, but {first.name} is {expected!r}"
-            hint = "fetch all annotation files of one version"
-            raise DataError(path, problem, field="version", hint=hint)
-
-
-def _clips(path: Path, content: _File) -> dict[str, _Clip]:
+def _clips(file: OfficialFile) -> dict[str, _Clip]:
     """Clips of a file by uid; one that occurs again in its video adds annotators."""
-    subset = next(name for name, file in OFFICIAL_FILES.items() if file == path.name)
     clips: dict[str, _Clip] = {}
-    for i, raw in enumerate(content.videos):
-        video = _convert(path, f"videos[{i}]", raw, _Video, ())
-        if video.split != subset:
-            problem = f"expected {subset!r} in this file but got {video.split!r}"
-            raise DataError(path, problem, record=video.video_uid, field="split")
-        for j, raw_clip in enumerate(video.clips):
-            clip = _clip(path, f"videos[{i}].clips[{j}]", raw_clip, video)
-            if clip.uid in clips:
-                _check_same(path, clips[clip.uid], clip)
-                clips[clip.uid].annotators.extend(clip.annotators)
-            else:
-                clips[clip.uid] = clip
+    for video, name, raw in file.clips():
+        clip = _clip(file.path, name, raw, video)
+        if clip.uid in clips:
+            _check_same(file.path, clips[clip.uid], clip)
+            clips[clip.uid].annotators.extend(clip.annotators)
+        else:
+            clips[clip.uid] = clip
     return clips
 
 
-def _clip(path: Path, spot: str, raw: Any, video: _Video) -> _Clip:
-    uid = raw.get("clip_uid") if isinstance(raw, dict) else None
-    name = uid if isinstance(uid, str) else spot
-    clip = _convert(path, name, raw, _OfficialClip, (_Annotator, _Label))
+def _clip(path: Path, name: str, raw: Any, video: Video) -> _Clip:
+    clip = convert(raw, _OfficialClip, path, hint=_LAYOUT_HINT, record=name)
     for field in ("video_start_sec", "video_end_sec"):
         if not math.isfinite(getattr(clip, field)):
             problem = f"expected finite seconds but got {getattr(clip, field)}"
@@ -240,9 +208,9 @@ def _check_unique(clips: Mapping[Path, Mapping[str, _Clip]]) -> None:
             home[uid] = path
 
 
-def _primary(path: Path, uid: str, clip: _Clip, report: DataReport) -> list[_Label]:
+def _primary(path: Path, uid: str, clip: _Clip, report: DataReport) -> list[Label]:
     tally = report.stage("annotations", "windows")
-    primary: list[_Label] = []
+    primary: list[Label] = []
     for i, annotator in enumerate(clip.annotators):
         for j, label in enumerate(annotator.labels):
             if not label.primary:
@@ -259,7 +227,7 @@ def _primary(path: Path, uid: str, clip: _Clip, report: DataReport) -> list[_Lab
 def _records(
     path: Path,
     clips: Mapping[str, _Clip],
-    labels: Mapping[str, Sequence[_Label]],
+    labels: Mapping[str, Sequence[Label]],
     ids: Mapping[str, int],
     rate: float,
     report: DataReport,
@@ -284,7 +252,7 @@ def _records(
 def _category_ids(
     folder: Path,
     categories: Mapping[str, int] | Path | str | None,
-    labels: Mapping[Path, Mapping[str, Sequence[_Label]]],
+    labels: Mapping[Path, Mapping[str, Sequence[Label]]],
     report: DataReport,
 ) -> tuple[Mapping[str, int], str]:
     """Category name -> id, and where it comes from."""

@@ -1,63 +1,113 @@
-"""Files of Moment Queries."""
+"""Files of answers to Moment Queries, read and scored."""
 
-import math
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
 import torch
+from msgspec import UNSET, Meta, UnsetType
 from torch import Tensor
 
-from avalanche_vilco.benchmarks.submission_files import (
+from avalanche_vilco.benchmarks.submissions import (
+    OTHER_ANNOTATIONS,
     Document,
     Note,
+    Role,
+    Score,
     Source,
-    Where,
-    check_task,
+    annotation_fields,
+    check_any,
     clips_of,
     open_document,
+    score_row,
 )
-from avalanche_vilco.evaluation.functional.references import (
+from avalanche_vilco.benchmarks.vilco_mq.official import AnnotatedClip
+from avalanche_vilco.benchmarks.window_scores import (
+    MomentSubmission,
+    RecallGrid,
+    Window,
+    add_recall,
+    arranged,
+    improper,
+    recall_by_group,
+)
+from avalanche_vilco.evaluation.functional import (
+    EGO4D_TIOU,
     Reference,
-    check_reference,
+    counted_labels,
+    detection_ap,
 )
+from avalanche_vilco.evaluation.functional.references import check_reference
 
 Part = Literal["detection", "retrieval"]
-Window = tuple[float, float, float, int]  # start, end, score, label
 
 _PART_KEYS = {"detection": "detect_results", "retrieval": "retrieve_results"}
+_GRIDS: Mapping[Reference | None, RecallGrid] = {
+    None: RecallGrid((1, 5), EGO4D_TIOU, "per_gt"),
+    "ego4d": RecallGrid((1, 2, 3, 4, 5), (0.3, 0.5, 0.7), "per_gt"),
+    "actionformer": RecallGrid((1, 5), EGO4D_TIOU, "per_gt"),
+    "vilco": RecallGrid((1, 5), EGO4D_TIOU, "per_gt"),
+}
+"""What each evaluator prints."""
+
+_Segment = Annotated[list[float], Meta(min_length=2)]
+_Name = Annotated[str, Meta(min_length=1)]
+_Label = _Name | Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
-class MomentSubmission(NamedTuple):
-    """Arguments of :func:`~avalanche_vilco.evaluation.functional.detection_ap`.
+class _Answer(msgspec.Struct):
+    label: _Label
+    score: float
+    segment: _Segment
 
-    :param segments: predicted windows in seconds, ``(B, M, 2)``.
-    :param scores: their scores, float64 ``(B, M)``.
-    :param labels: numbers in ``names``, ``(B, M)``, -1 marks padding.
-    :param target_segments: ground-truth windows in seconds, ``(B, N, 2)``.
-    :param target_labels: numbers in ``names``, ``(B, N)``, -1 marks padding.
-    """
 
-    segments: Tensor
-    scores: Tensor
-    labels: Tensor
-    target_segments: Tensor
-    target_labels: Tensor
+class _Target(msgspec.Struct):
+    label: _Label
+    start_time: float | UnsetType = UNSET
+    end_time: float | UnsetType = UNSET
+    segment: _Segment | UnsetType = UNSET
+
+
+class _Record(msgspec.Struct):
+    subset: Any
+    annotations: list[_Target]
+    clip_id: Any = None
 
 
 class MomentFile(NamedTuple):
-    """What :func:`read_moments` gives.
-
-    :param moments: windows to score, a row per clip.
-    :param names: label by number; first those of the ground truth, as they appear.
-    :param clips: clip of each row.
-    :param notes: what counts otherwise than its author may expect.
-    """
+    """What :func:`read_moments` gives."""
 
     moments: MomentSubmission
+    """Windows to score, a row per clip."""
     names: dict[int, str]
+    """Label by number; first those of the ground truth, as they appear."""
     clips: list[str]
+    """Clip of each row."""
     notes: list[Note]
+    """What counts otherwise than its author may expect."""
+
+
+def role_of(content: Any) -> Role | None:
+    """Whether content of a file is of Moment Queries, and what it is.
+
+    :param content: as decoded.
+    """
+    if not isinstance(content, Mapping):
+        return None
+    keys = ("results", *_PART_KEYS.values())
+    results = [content[key] for key in keys if key in content]
+    if results:
+        first = results[0]
+        is_track = isinstance(first, Mapping) and "videos" in first
+        return None if is_track or isinstance(first, list) else "predictions"
+    if "videos" in content:
+        return "annotations" if "labels" in annotation_fields(content) else None
+    first = next(iter(content.values()), None)
+    is_clip = isinstance(first, Mapping) and "annotations" in first
+    return "annotations" if is_clip else None
 
 
 class _Labels:
@@ -65,20 +115,15 @@ class _Labels:
 
     def __init__(self) -> None:
         self.numbers: dict[str | int, int] = {}
-        self._are_numbers = False
 
-    def __call__(self, item: Any, where: Where, spot: str) -> int:
-        label = where.get(item, "label", spot)
-        if not self.numbers:
-            self._are_numbers = type(label) is int
-        if self._are_numbers:
-            number = where.integer(item, "label", spot)
-            if number < 0:
-                where.refuse("a label >= 0", label, f"{spot}.label")
-            return self.numbers.setdefault(number, number)
-        if not isinstance(label, str) or not label:
-            where.refuse("the name of a label", label, f"{spot}.label")
-        return self.numbers.setdefault(label, len(self.numbers))
+    def number(self, label: str | int, file: Document, record: str, at: str) -> int:
+        kind = type(next(iter(self.numbers), label))
+        if not isinstance(label, kind):
+            expected = "a whole number" if kind is int else "the name of a label"
+            problem = f"expected {expected} but got {label!r:.80}, and other labels not"
+            file.fail(problem, record=record, field=f"{at}.label")
+        number = label if isinstance(label, int) else len(self.numbers)
+        return self.numbers.setdefault(label, number)
 
 
 class _Annotated(NamedTuple):
@@ -87,8 +132,8 @@ class _Annotated(NamedTuple):
     uid: str
     clip_id: Any
     subset: Any
-    windows: Sequence[Any]
-    where: Where
+    targets: Sequence[Any]
+    """Have ``label``, and times."""
 
 
 def read_moments(
@@ -123,32 +168,32 @@ def read_moments(
         annotations do not know; "ego4d" and "vilco" every subset whose name is part
         of ``subset``.
     :return: the arguments of the metrics with the names of the labels.
-    :raises SubmissionError: if there is no ground truth in the subset, a clip is
-        unknown, or a field is missing or of another form.
+    :raises DataError: if there is no ground truth in the subset, a clip is unknown, or
+        a field is missing or of another form.
     """
     check_reference(reference)
-    given, results = _results(predictions, part)
-    document = open_document(annotations, "annotations")
-    check_task(document, "annotations", "mq")
-    label_of, known = _Labels(), set()
+    given = open_document(predictions, "predictions")
+    asked = open_document(annotations, "annotations")
+    results = _results(given, part)
+    labels, known = _Labels(), set()
     targets: dict[str, list[Window]] = {}
-    for clip in _annotated(document):
+    for clip in _annotated(asked):
         key = clip.uid if clip_key == "clip_uid" else str(clip.clip_id)
         known.add(key)
         if _is_in(clip.subset, subset, reference):
-            targets[key] = _target_windows(clip, label_of)
-    n_labels = len(label_of.numbers)
+            targets[key] = _target_windows(clip, asked, labels)
+    n_labels = len(labels.numbers)
     if not n_labels:
-        where = document.where
-        where.fail(f"no ground truth in subset {subset!r}", hint="name another subset")
+        problem = f"no ground truth in subset {subset!r}"
+        asked.fail(problem, hint="name another subset")
     if reference is None:
         _check_known(results, known, given)
     answers = {
-        uid: _scored_windows(items, label_of, given.at(uid))
+        uid: _scored_windows(items, uid, given, labels)
         for uid, items in results.items()
     }
     rows = list(dict.fromkeys([*answers, *targets]))
-    names = {number: str(label) for label, number in label_of.numbers.items()}
+    names = {number: str(label) for label, number in labels.numbers.items()}
     return MomentFile(
         arranged(
             [answers.get(clip, []) for clip in rows],
@@ -160,67 +205,25 @@ def read_moments(
     )
 
 
-def arranged(
-    predictions: list[list[Window]], targets: list[list[Window]]
-) -> MomentSubmission:
-    """Rows of windows as tensors.
-
-    :param predictions: windows of each row.
-    :param targets: ground truth of each row.
-    :return: padded tensors.
-    """
-    segments, scores, labels = _padded(predictions)
-    target_segments, _, target_labels = _padded(targets)
-    return MomentSubmission(segments, scores, labels, target_segments, target_labels)
+def _results(given: Document, part: Part) -> dict[str, Any]:
+    content = given.convert(given.content, dict[str, Any])
+    is_challenge = bool({*_PART_KEYS.values()} & {*content})
+    key = _PART_KEYS[part] if is_challenge else "results"
+    if key not in content:
+        given.fail(f"expected {key!r} but got {[*content][:8]}")
+    return given.convert(content[key], dict[str, Any], within=key)
 
 
-def improper(rows: Iterable[Sequence[Window]], what: str) -> list[Note]:
-    """Note of windows that are reversed or have no length, if there are any.
-
-    :param rows: windows of each row.
-    :param what: whose they are.
-    :return: one note or none.
-    """
-    count = sum(end <= start for row in rows for start, end, _, _ in row)
-    reason = (
-        f"{what} windows that are reversed or without length, never a hit by default"
-    )
-    return [Note(reason, count)] if count else []
-
-
-def _results(source: Source, part: Part) -> tuple[Where, Mapping[str, Any]]:
-    document = open_document(source, "predictions")
-    check_task(document, "predictions", "mq")
-    content, where = document
-    key = _PART_KEYS[part]
-    is_challenge = isinstance(content, Mapping) and bool(
-        {*_PART_KEYS.values()} & {*content}
-    )
-    return where, where.take(content, key if is_challenge else "results", dict)
-
-
-def _annotated(document: Document) -> Iterable[_Annotated]:
-    content, where = document
-    if isinstance(content, Mapping) and "videos" in content:
-        yield from map(_of_official, clips_of(document))
+def _annotated(asked: Document) -> Iterable[_Annotated]:
+    if isinstance(asked.content, Mapping) and "videos" in asked.content:
+        for split, clip in clips_of(asked, AnnotatedClip, strict=False):
+            windows = [w for one in clip.annotations for w in one.labels if w.primary]
+            yield _Annotated(clip.clip_uid, clip.clip_uid, split, windows)
         return
-    if not isinstance(content, Mapping):
-        where.refuse("an object of clips", content)
-    for uid, record in content.items():
-        here = where.at(uid)
-        windows = here.take(record, "annotations", list)
-        clip_id, subset = record.get("clip_id", uid), here.get(record, "subset")
-        yield _Annotated(uid, clip_id, subset, windows, here)
-
-
-def _of_official(entry: tuple[Any, Any, Where]) -> _Annotated:
-    video, clip, where = entry
-    uid, windows = where.take(clip, "clip_uid", str), []
-    for i, annotator in enumerate(where.take(clip, "annotations", list)):
-        for label in where.take(annotator, "labels", list, f"annotations[{i}]"):
-            if where.get(label, "primary", f"annotations[{i}].labels"):
-                windows.append(label)
-    return _Annotated(uid, uid, where.get(video, "split"), windows, where)
+    for uid, raw in asked.convert(asked.content, dict[str, Any]).items():
+        record = asked.convert(raw, _Record, uid, strict=False)
+        clip_id = uid if record.clip_id is None else record.clip_id
+        yield _Annotated(uid, clip_id, record.subset, record.annotations)
 
 
 def _is_in(found: Any, subset: str, reference: Reference | None) -> bool:
@@ -229,38 +232,40 @@ def _is_in(found: Any, subset: str, reference: Reference | None) -> bool:
     return bool(found == subset)
 
 
-def _target_windows(clip: _Annotated, label_of: _Labels) -> list[Window]:
-    where, windows = clip.where, []
-    for i, item in enumerate(clip.windows):
-        spot = f"annotations[{i}]"
-        if isinstance(item, Mapping) and "segment" in item and "start_time" not in item:
-            start, end = where.window(item["segment"], f"{spot}.segment")
-        else:
-            start = where.number(item, "start_time", spot)
-            end = where.number(item, "end_time", spot)
-        windows.append((start, end, 0.0, label_of(item, where, spot)))
-    return windows
-
-
-def _scored_windows(items: Any, label_of: _Labels, where: Where) -> list[Window]:
-    if not isinstance(items, list | tuple):
-        where.refuse("a list of windows", items)
+def _target_windows(clip: _Annotated, asked: Document, labels: _Labels) -> list[Window]:
     windows = []
-    for i, item in enumerate(items):
-        spot = f"[{i}]"
-        start, end = where.window(where.get(item, "segment", spot), f"{spot}.segment")
-        score = where.number(item, "score", spot)
-        windows.append((start, end, score, label_of(item, where, spot)))
+    for i, target in enumerate(clip.targets):
+        at = f"annotations[{i}]"
+        times: Any = (target.start_time, target.end_time)
+        if target.start_time is UNSET and target.segment is not UNSET:
+            times = target.segment[:2]
+        if UNSET in times:
+            problem = "expected start_time and end_time, or segment, but got neither"
+            asked.fail(problem, record=clip.uid, field=at)
+        asked.check_finite(times, clip.uid, f"{at}.start_time, end_time")
+        label = labels.number(target.label, asked, clip.uid, at)
+        windows.append((times[0], times[1], 0.0, label))
     return windows
 
 
-def _check_known(results: Mapping[str, Any], known: set[str], where: Where) -> None:
+def _scored_windows(
+    raw: Any, uid: str, given: Document, labels: _Labels
+) -> list[Window]:
+    windows = []
+    for i, answer in enumerate(given.convert(raw, list[_Answer], uid, strict=False)):
+        start, end = answer.segment[:2]
+        numbers = (start, end, answer.score)
+        given.check_finite(numbers, uid, f"[{i}].segment, score")
+        label = labels.number(answer.label, given, uid, f"[{i}]")
+        windows.append((*numbers, label))
+    return windows
+
+
+def _check_known(results: Mapping[str, Any], known: set[str], given: Document) -> None:
     unknown = [uid for uid in results if uid not in known]
     if unknown:
-        where.at(unknown[0]).fail(
-            f"{len(unknown)} of {len(results)} clips are not in the annotations",
-            hint="are these the annotations that the predictions were made for?",
-        )
+        problem = f"{len(unknown)} of {len(results)} clips are not in the annotations"
+        given.fail(problem, record=unknown[0], hint=OTHER_ANNOTATIONS)
 
 
 def _notes(
@@ -287,10 +292,83 @@ def _notes(
     return notes + improper(targets.values(), "annotated")
 
 
-def _padded(rows: list[list[Window]]) -> tuple[Tensor, Tensor, Tensor]:
-    width = max(map(len, rows), default=0)
-    padding: Window = (0.0, 0.0, -math.inf, -1)
-    table = torch.tensor(
-        [row + [padding] * (width - len(row)) for row in rows], dtype=torch.float64
-    ).reshape(len(rows), width, 4)
-    return table[..., :2], table[..., 2], table[..., 3].long()
+# --- Scores ---------------------------------------------------------------------------
+
+
+def score(
+    result: Score,
+    predictions: Document,
+    annotations: Document,
+    *,
+    device: str = "cpu",
+    subset: str = "val",
+    k: Sequence[int] | None = None,
+    tiou: Sequence[float] | None = None,
+) -> None:
+    """Add mAP and Recall@kx, over all and by label.
+
+    :param result: says which evaluator is reproduced, and gets the numbers.
+    :param predictions: see :func:`read_moments`.
+    :param annotations: likewise.
+    :param device: where to compute.
+    :param subset: subset of the clips to score.
+    :param k: numbers of predictions that recall looks at.
+    :param tiou: thresholds.
+    """
+    reference = result.reference
+    found = read_moments(annotations, predictions, subset=subset, reference=reference)
+    ranked, is_public = found, reference in ("ego4d", "vilco")
+    if is_public or "retrieve_results" in predictions.content:
+        ranked = read_moments(
+            annotations,
+            predictions,
+            subset=subset,
+            part="retrieval",
+            clip_key="clip_id" if is_public else "clip_uid",
+            reference=reference,
+        )
+    check_any(predictions, found.moments.n_predictions)
+    grid = _GRIDS[reference].replaced(k, tiou)
+    levels = EGO4D_TIOU if tiou is None else tuple(tiou)
+    ap = detection_ap(*found.moments.to(device), tiou=levels, reference=reference)
+    result.counts = _counts(found.moments, reference)
+    result.notes = found.notes + _repeats(found.moments, reference)
+    result.scores["mAP"] = score_row(levels, ap.mean_ap.tolist())
+    moments = ranked.moments.to(device)
+    add_recall(result, moments, grid)
+    by_label = recall_by_group(result, moments, grid)
+    for number, row in zip(ap.labels.tolist(), ap.ap.tolist(), strict=True):
+        recalls = by_label.get(number, {"windows": 0})
+        result.groups[found.names[number]] = {**recalls, "AP": score_row(levels, row)}
+
+
+def _counts(moments: MomentSubmission, reference: Reference | None) -> dict[str, int]:
+    counted = counted_labels(
+        moments.target_segments, moments.target_labels, reference=reference
+    )
+    n_labels = int(max(moments.labels.max(), counted.max())) + 1
+    asked = _clip_labels(counted, n_labels)
+    given = _clip_labels(moments.labels, n_labels)
+    return {
+        "clips": len((asked // n_labels).unique()),
+        "queries": len(asked),
+        "answered": int(torch.isin(asked, given).sum()),
+        "annotated windows": int((counted >= 0).sum()),
+        "predictions": moments.n_predictions,
+    }
+
+
+def _clip_labels(labels: Tensor, n_labels: int) -> Tensor:
+    """A number for each clip and label that occur together."""
+    clip, place = (labels >= 0).nonzero(as_tuple=True)
+    return (clip * n_labels + labels[clip, place]).unique()
+
+
+def _repeats(moments: MomentSubmission, reference: Reference | None) -> list[Note]:
+    labels = moments.target_labels
+    counted = counted_labels(moments.target_segments, labels, reference=reference)
+    count = int((counted != labels).sum())
+    reason = "annotated windows that repeat another one (or are shorter than 1 ms)"
+    if reference != "actionformer":
+        reason = "annotated windows that repeat another one to within 1 ms"
+    return [Note(f"{reason}, left out", count)] if count else []

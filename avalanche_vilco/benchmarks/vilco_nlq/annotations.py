@@ -15,7 +15,6 @@ official file whatever was left out.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections import Counter
@@ -26,14 +25,23 @@ from typing import Any
 
 import msgspec
 
-from avalanche_vilco.benchmarks.vilco_mq.annotations import (
-    check_finite,
-    check_window_policy,
+from avalanche_vilco.benchmarks.ego4d import (
+    FETCH_HINT,
+    OfficialFile,
+    Video,
+    check_versions,
+    read_official_file,
 )
 from avalanche_vilco.benchmarks.vilco_nlq.templates import template_id
+from avalanche_vilco.benchmarks.windows import (
+    check_window_policy,
+    count_usable,
+    unusable_window,
+)
 from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.files import sha256_of
 from avalanche_vilco.core.report import DataReport
-from avalanche_vilco.core.schema import check_plain_id, convert, decode_json_object
+from avalanche_vilco.core.schema import check_finite, check_plain_id, convert
 from avalanche_vilco.data.text.narrations import MAX_LINE_BYTES, numbered_lines
 
 OFFICIAL_NLQ_FILES = {
@@ -55,8 +63,6 @@ _LINE_HINT = (
     'expected {"query": str, "query_id": "<annotation uid>_<number>", "duration": '
     'seconds, "video_id": clip uid, "timestamps": [[start, end]]}'
 )
-_FETCH_HINT = "fetch Ego4D's annotations with ego4d --datasets annotations"
-_KNOWN_VERSION = re.compile(r"v?[12](?:[._]\d+)*\Z")
 _FORM_PREFIX = re.compile(
     r"(?:\s*(?:query|answer|slot|verb|[xy])(?: [xy])?(?: text)?"
     r"(?: \(optional\))?\s*:)+",
@@ -143,17 +149,6 @@ class _Clip(msgspec.Struct):
     annotations: list[Any] = []
 
 
-class _Video(msgspec.Struct):
-    video_uid: str
-    split: str
-    clips: list[Any]
-
-
-class _File(msgspec.Struct):
-    version: str | int | float
-    videos: list[Any]
-
-
 class _Line(msgspec.Struct):
     query_id: str
     duration: float
@@ -228,9 +223,11 @@ def read_language_queries(
         raise ValueError(f"expected subsets 'train' and 'val' but got {list(files)}")
     paths = {subset: Path(path).expanduser() for subset, path in files.items()}
     report = DataReport()
-    versions: dict[Path, str] = {}
-    raw = {s: _read(path, s, report, versions) for s, path in paths.items()}
-    _check_versions(versions)
+    official: list[OfficialFile] = []
+    raw = {s: _read(path, s, report, official) for s, path in paths.items()}
+    if official:
+        # The test file has a version of its own, also in version 2.
+        check_versions(official)
     reader = _Reader(report, windows, strip_prefixes)
     queries = [query for own in raw.values() for query in reader.checked(own)]
     return LanguageAnnotations(
@@ -252,7 +249,7 @@ def read_unlabelled_queries(path: Path | str) -> LanguageAnnotations:
     :raises DataError: as :func:`read_language_queries`.
     """
     path, report = Path(path).expanduser(), DataReport()
-    raw = _read(path, "test", report, {})
+    raw = _read(path, "test", report, [])
     reader = _Reader(report, "clipped", True)
     queries = list(reader.checked(raw))
     paths = {"test": path}
@@ -263,63 +260,40 @@ def read_unlabelled_queries(path: Path | str) -> LanguageAnnotations:
 
 
 def _read(
-    path: Path, subset: str, report: DataReport, versions: dict[Path, str]
+    path: Path, subset: str, report: DataReport, official: list[OfficialFile]
 ) -> list[_Raw]:
     if not path.is_file():
         raise FileNotFoundError(
             f"no {subset} annotations of natural-language queries at {path}; "
-            f"{_FETCH_HINT}"
+            f"{FETCH_HINT}"
         )
     if path.suffix == ".jsonl":
         raw = _join_official(path, subset, list(_lines(path, subset)), report)
+        report.files[path.name] = sha256_of(path)
     else:
-        raw = list(_official(path, subset, report, versions))
-    report.files[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        raw = list(_official(path, subset, report, official))
     if not raw:
         raise DataError(path, "the file holds no question", hint=_LAYOUT_HINT)
     return raw
 
 
-def _check_versions(versions: Mapping[Path, str]) -> None:
-    """Refuse files of two versions; the test file has its own, also in version 2."""
-    for path, version in versions.items():
-        first = next(iter(versions))
-        if version != versions[first]:
-            problem = f"is {version!r}, but {first.name} is {versions[first]!r}"
-            hint = "fetch all annotation files of one version"
-            raise DataError(path, problem, field="version", hint=hint)
-
-
 def _official(
-    path: Path, subset: str, report: DataReport, versions: dict[Path, str]
+    path: Path, subset: str, report: DataReport, files: list[OfficialFile]
 ) -> Iterator[_Raw]:
-    raw_file = decode_json_object(path, path.read_bytes(), hint=_LAYOUT_HINT)
-    content: _File = _convert(path, None, "", raw_file, _File)
-    versions[path] = str(content.version)
-    if not _KNOWN_VERSION.match(versions[path]):
-        problem = f"expected version 1 or 2 of Ego4D but got {versions[path]!r}"
-        raise DataError(path, problem, field="version")
+    file = read_official_file(path, subset, report, hint=_LAYOUT_HINT)
+    files.append(file)
     tally = report.stage(_STAGE, "clips")
+    without_clips = sum(not video.clips for video in file.videos)
+    tally.note("videos without clips", without_clips)
     seen: set[str] = set()
-    for i, raw in enumerate(content.videos):
-        video: _Video = _convert(path, f"videos[{i}]", "", raw, _Video)
-        if video.split != subset:
-            problem = f"expected {subset!r} in this file but got {video.split!r}"
-            raise DataError(path, problem, record=video.video_uid, field="split")
-        tally.note("videos without clips", int(not video.clips))
-        for j, raw_clip in enumerate(video.clips):
-            clip = _convert(path, _clip_name(raw_clip, i, j), "", raw_clip, _Clip)
-            _check_new(path, clip.clip_uid, "clip_uid", clip.clip_uid, seen)
-            yield from _clip_questions(path, clip, video, report)
-
-
-def _clip_name(raw: Any, i: int, j: int) -> str:
-    uid = raw.get("clip_uid") if isinstance(raw, dict) else None
-    return uid if isinstance(uid, str) else f"videos[{i}].clips[{j}]"
+    for video, name, raw_clip in file.clips():
+        clip = convert(raw_clip, _Clip, path, hint=_LAYOUT_HINT, record=name)
+        _check_new(path, clip.clip_uid, "clip_uid", clip.clip_uid, seen)
+        yield from _clip_questions(path, clip, video, report)
 
 
 def _clip_questions(
-    path: Path, clip: _Clip, video: _Video, report: DataReport
+    path: Path, clip: _Clip, video: Video, report: DataReport
 ) -> Iterator[_Raw]:
     check_plain_id(path, clip.clip_uid)
     check_plain_id(path, video.video_uid)
@@ -333,7 +307,7 @@ def _clip_questions(
     n_questions = 0
     for a, raw in enumerate(clip.annotations):
         spot = f"annotations[{a}]"
-        annotation = _convert(path, clip.clip_uid, spot, raw, _Annotation)
+        annotation = _part(path, clip.clip_uid, spot, raw, _Annotation)
         uid = (annotation.annotation_uid or "").strip()
         n_questions += len(annotation.language_queries)
         if not uid:
@@ -342,7 +316,7 @@ def _clip_questions(
             continue
         for i, question in enumerate(annotation.language_queries):
             own = f"{spot}.language_queries[{i}]"
-            one = _convert(path, clip.clip_uid, own, question, kind)
+            one = _part(path, clip.clip_uid, own, question, kind)
             window = None
             if isinstance(one, _Question):
                 window = (one.clip_start_sec, one.clip_end_sec)
@@ -362,14 +336,8 @@ def _clip_questions(
         report.stage(_STAGE, "clips").reject("no question")
 
 
-def _convert(path: Path, record: str | None, spot: str, raw: Any, kind: Any) -> Any:
-    try:
-        return convert(raw, kind, path, hint=_LAYOUT_HINT, record=record)
-    except DataError as fault:
-        field = ".".join(part for part in (spot, fault.field) if part) or None
-        raise DataError(
-            path, fault.problem, record=record, field=field, hint=_LAYOUT_HINT
-        ) from None
+def _part(path: Path, record: str, within: str, raw: Any, kind: Any) -> Any:
+    return convert(raw, kind, path, hint=_LAYOUT_HINT, record=record, within=within)
 
 
 def _check_new(path: Path, record: str, field: str, key: str, seen: set[str]) -> None:
@@ -454,10 +422,9 @@ def _join_official(
     official = path.parent / OFFICIAL_NLQ_FILES[subset]
     if not official.is_file():
         return lines
-    theirs = _official(official, subset, DataReport(), {})
-    known = {one.query_id: one for one in theirs}
-    digest = hashlib.sha256(official.read_bytes()).hexdigest()
-    report.files[official.name] = digest
+    apart = DataReport()
+    known = {one.query_id: one for one in _official(official, subset, apart, [])}
+    report.files.update(apart.files)
     joined = []
     for line in lines:
         other = known.get(line.query_id)
@@ -579,25 +546,10 @@ class _Reader:
         check_finite(one.path, one.record, spot, one.window_sec)
         start, end = one.window_sec
         limit = one.clip.duration_sec if self._is_clipped else math.inf
-        reason = _unusable(start, end, limit)
+        reason = unusable_window(start, end, limit)
         if reason is not None:
             self.windows.reject(reason)
             self.queries.reject(f"window: {reason}")
             return None
-        if start < 0:
-            self.windows.change("start before the clip, clipped to 0")
-        elif end > limit:
-            self.windows.change("overhangs the clip's end, clipped to it")
-        else:
-            self.windows.kept += 1
+        count_usable(start, end, limit, self.windows)
         return max(start, 0.0), min(end, limit)
-
-
-def _unusable(start: float, end: float, limit: float) -> str | None:
-    if end < start:
-        return "end before start"
-    if end == start:
-        return "zero length"
-    if start >= limit or end <= 0:
-        return "outside the clip"
-    return None

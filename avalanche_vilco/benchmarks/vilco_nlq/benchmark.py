@@ -57,8 +57,11 @@ BENCHMARK = Benchmark(
     chance="on shuffled features",
     recipe=read_recipe(Path(__file__).with_name("recipe.yaml")),
     submission=Submission(
+        task="nlq",
         collector=deferred("avalanche_vilco.benchmarks.answers:WindowAnswers"),
         document=deferred(f"{_HERE}.answers:question_document"),
+        score=deferred(f"{_HERE}.submission:score"),
+        role_of=deferred(f"{_HERE}.submission:role_of"),
         references=("ego4d", "vilco"),
     ),
 )

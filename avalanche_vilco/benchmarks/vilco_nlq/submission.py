@@ -1,45 +1,82 @@
-"""Files of Natural-Language Queries."""
+"""Files of answers to Natural Language Queries, read and scored."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from __future__ import annotations
 
-from avalanche_vilco.benchmarks.submission_files import (
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import torch
+from msgspec import Meta
+
+from avalanche_vilco.benchmarks.submissions import (
+    MEAN,
+    OTHER_ANNOTATIONS,
     Document,
     Note,
+    Role,
+    Score,
     Source,
-    Where,
-    check_task,
+    annotation_fields,
+    check_any,
     clips_of,
     open_document,
 )
-from avalanche_vilco.benchmarks.vilco_mq.submission import (
+from avalanche_vilco.benchmarks.window_scores import (
     MomentSubmission,
+    RecallGrid,
     Window,
+    add_recall,
     arranged,
     improper,
+    recall_by_group,
 )
-from avalanche_vilco.evaluation.functional.references import (
-    Reference,
-    check_reference,
-)
+from avalanche_vilco.evaluation.functional import Reference, top1_tiou
+from avalanche_vilco.evaluation.functional.references import check_reference
 
 _Id = str | int | None
 Key = tuple[_Id, _Id, int]
+_GRID = RecallGrid((1, 3, 5), (0.3, 0.5), "fixed")
+_MAX_INDEX = 2**31 - 1
+
+
+class _Query(msgspec.Struct):
+    clip_start_sec: float
+    clip_end_sec: float
+    template: Any = None
+
+
+class _Annotation(msgspec.Struct):
+    annotation_uid: _Id
+    language_queries: list[Any]
+
+
+class _Clip(msgspec.Struct):
+    clip_uid: _Id
+    annotations: list[_Annotation]
+
+
+class _Answer(msgspec.Struct):
+    clip_uid: _Id
+    annotation_uid: _Id
+    query_idx: int | float
+    predicted_times: Any
+
+
+_Windows = list[Annotated[list[Any], Meta(min_length=2)]]
 
 
 class QuerySubmission(NamedTuple):
-    """A row per language query; ``moments`` are arguments of ``moment_recall``.
-
-    :param moments: windows, all with label 0, one ground-truth window a row.
-    :param queries: (clip uid, annotation uid, number of the query) of each row.
-    :param templates: template of each row, None where the annotations give none.
-    :param notes: what counts otherwise than its author may expect.
-    """
+    """A row per language query."""
 
     moments: MomentSubmission
+    """Windows, all with label 0, one ground-truth window a row."""
     queries: list[Key]
+    """(clip uid, annotation uid, number of the query) of each row."""
     templates: list[str | None]
+    """Template of each row, None where the annotations give none."""
     notes: list[Note]
+    """What counts otherwise than its author may expect."""
 
 
 class _Asked(NamedTuple):
@@ -47,6 +84,21 @@ class _Asked(NamedTuple):
 
     window: Window
     template: str | None
+
+
+def role_of(content: Any) -> Role | None:
+    """Whether content of a file is of Natural Language Queries, and what it is.
+
+    :param content: as decoded.
+    """
+    if isinstance(content, list):
+        first = content[0] if content else None
+        is_answer = isinstance(first, Mapping) and "query_idx" in first
+        return "predictions" if is_answer else None
+    if isinstance(content, Mapping) and isinstance(content.get("results"), list):
+        return "predictions"
+    is_asked = "language_queries" in annotation_fields(content)
+    return "annotations" if is_asked else None
 
 
 def read_queries(
@@ -66,121 +118,166 @@ def read_queries(
     :param reference: "ego4d" and "vilco" give a row per answer, twice for an id
         answered twice, accept query numbers from the end and ignore scores.
     :return: rows to score.
-    :raises SubmissionError: if an answer is to no query or of another form, or nothing
-        is asked; by default also if two answers are to one query.
+    :raises DataError: if an answer is to no query or of another form, or nothing is
+        asked; by default also if two answers are to one query.
     """
     check_reference(reference)
-    document = open_document(predictions, "predictions")
-    check_task(document, "predictions", "nlq")
+    given = open_document(predictions, "predictions")
     asked = _asked(open_document(annotations, "annotations"))
-    pairs = _answers(document, asked, reference)
+    pairs = _answers(given, asked, reference)
     answered = dict(pairs)
-    unanswered = [key for key in asked if not answered.get(key)]
     if reference is None:
         pairs = [(key, answered.get(key, [])) for key in asked]
-    notes = _notes(asked, answered, unanswered, reference)
     return QuerySubmission(
         arranged(
             [windows for _, windows in pairs], [[asked[k].window] for k, _ in pairs]
         ),
         [key for key, _ in pairs],
         [asked[key].template for key, _ in pairs],
-        notes,
+        _notes(asked, answered, reference),
     )
 
 
 def _notes(
     asked: Mapping[Key, _Asked],
     answered: Mapping[Key, list[Window]],
-    unanswered: list[Key],
     reference: Reference | None,
 ) -> list[Note]:
     counted = "counted as misses" if reference is None else "not counted"
     scores = {key: [window[2] for window in row] for key, row in answered.items()}
-    kinds = {
-        f"queries without an answer, {counted}": unanswered,
-        "answers ranked by the scores beside their windows, not as listed": [
-            key for key, row in scores.items() if row != sorted(row, reverse=True)
-        ],
-    }
     notes = [
-        Note(reason, len(keys), tuple(" ".join(map(str, key)) for key in keys))
-        for reason, keys in kinds.items()
-        if keys
+        Note.of(
+            f"queries without an answer, {counted}",
+            [key for key in asked if not answered.get(key)],
+        ),
+        Note.of(
+            "answers ranked by the scores beside their windows, not as listed",
+            [key for key, row in scores.items() if row != sorted(row, reverse=True)],
+        ),
+        *improper(answered.values(), "predicted"),
+        *improper([[query.window] for query in asked.values()], "annotated"),
     ]
-    notes += improper(answered.values(), "predicted")
-    return notes + improper([[query.window] for query in asked.values()], "annotated")
+    return [note for note in notes if note.count]
 
 
 def _asked(document: Document) -> dict[Key, _Asked]:
-    check_task(document, "annotations", "nlq")
     asked: dict[Key, _Asked] = {}
-    for _, clip, where in clips_of(document):
-        for i, part in enumerate(where.take(clip, "annotations", list)):
-            spot = f"annotations[{i}]"
-            uid = where.name(part, "annotation_uid", spot)
-            queries = where.take(part, "language_queries", list, spot)
-            for number, query in enumerate(queries):
-                here = where.at(clip["clip_uid"], uid, number)
-                start = here.number(query, "clip_start_sec")
-                end = here.number(query, "clip_end_sec")
-                window = (start, end, 0.0, 0)
-                template = query.get("template")
-                asked[clip["clip_uid"], uid, number] = _Asked(
-                    window, template if isinstance(template, str) else None
-                )
+    for _, clip in clips_of(document, _Clip):
+        for part in clip.annotations:
+            for number, raw in enumerate(part.language_queries):
+                key = (clip.clip_uid, part.annotation_uid, number)
+                record = " ".join(map(str, key))
+                query = document.convert(raw, _Query, record, strict=False)
+                window = (query.clip_start_sec, query.clip_end_sec)
+                document.check_finite(window, record, "clip_start_sec, clip_end_sec")
+                template = query.template if isinstance(query.template, str) else None
+                asked[key] = _Asked((*window, 0.0, 0), template)
     if not asked:
-        document.where.fail("no queries are asked", hint="is it the right file?")
+        document.fail("no queries are asked", hint="is it the right file?")
     return asked
 
 
 def _answers(
     document: Document, asked: Mapping[Key, Any], reference: Reference | None
 ) -> list[tuple[Key, list[Window]]]:
-    content, where = document
+    content = document.content
     if isinstance(content, Mapping):
-        content = where.take(content, "results", list)
-    if not isinstance(content, list | tuple):
-        where.refuse("a list of answers", content)
+        if "results" not in content:
+            document.fail(f"expected 'results' but got {[*content][:8]}")
+        content = content["results"]
     pairs: list[tuple[Key, list[Window]]] = []
     seen: set[Key] = set()
-    for i, item in enumerate(content):
-        key, here = _key(item, asked, reference, where, f"results[{i}]")
+    for i, raw in enumerate(document.convert(content, list[Any], within="results")):
+        answer = document.convert(raw, _Answer, within=f"results[{i}]")
+        key, record = _key(answer, asked, reference, document, i)
         if key in seen and reference is None:
-            here.fail("is answered twice", hint="leave one answer to each query")
+            hint = "leave one answer to each query"
+            document.fail("is answered twice", record=record, hint=hint)
         seen.add(key)
-        pairs.append((key, _windows(item, here, reference)))
+        pairs.append((key, _windows(answer, record, document, reference)))
     return pairs
 
 
 def _key(
-    item: Any,
+    answer: _Answer,
     asked: Mapping[Key, Any],
     reference: Reference | None,
-    where: Where,
-    spot: str,
-) -> tuple[Key, Where]:
-    clip = where.name(item, "clip_uid", spot)
-    part = where.name(item, "annotation_uid", spot)
-    number = where.integer(item, "query_idx", spot)
-    here = where.at(clip, part, number)
+    document: Document,
+    place: int,
+) -> tuple[Key, str]:
+    if not abs(answer.query_idx) <= _MAX_INDEX or answer.query_idx % 1:
+        problem = f"expected a whole number but got {answer.query_idx!r:.80}"
+        document.fail(problem, field=f"results[{place}].query_idx")
+    number, parent = int(answer.query_idx), (answer.clip_uid, answer.annotation_uid)
+    record = " ".join(map(str, (*parent, number)))
     if number < 0 and reference in ("ego4d", "vilco"):
-        number += sum(known[:2] == (clip, part) for known in asked)
-    if (clip, part, number) not in asked:
-        here.fail(
-            "the annotations do not ask this query",
-            hint="are these the annotations that the predictions were made for?",
-        )
-    return (clip, part, number), here
+        number += sum(known[:2] == parent for known in asked)
+    if (*parent, number) not in asked:
+        problem = "the annotations do not ask this query"
+        document.fail(problem, record=record, hint=OTHER_ANNOTATIONS)
+    return (*parent, number), record
 
 
-def _windows(item: Any, where: Where, reference: Reference | None) -> list[Window]:
-    windows = where.take(item, "predicted_times", list)
-    spots = [f"predicted_times[{place}]" for place in range(len(windows))]
-    ends = [where.window(*pair) for pair in zip(windows, spots, strict=True)]
-    has_scores = reference is None and all(len(window) > 2 for window in windows)
-    scores = [
-        where.finite(window[2], str, spot) if has_scores else -float(place)
-        for place, (window, spot) in enumerate(zip(windows, spots, strict=True))
-    ]
-    return [(*pair, score, 0) for pair, score in zip(ends, scores, strict=True)]
+def _windows(
+    answer: _Answer, record: str, document: Document, reference: Reference | None
+) -> list[Window]:
+    field = "predicted_times"
+    rows = document.convert(answer.predicted_times, _Windows, record, within=field)
+    has_scores = reference is None and all(len(row) > 2 for row in rows)
+    numbers = document.convert(
+        [row[: 3 if has_scores else 2] for row in rows],
+        list[list[float]],
+        record,
+        within=field,
+        strict=False,
+    )
+    windows: list[Window] = []
+    for i, (start, end, *scores) in enumerate(numbers):
+        document.check_finite(numbers[i], record, f"{field}[{i}]")
+        windows.append((start, end, scores[0] if has_scores else -float(i), 0))
+    return windows
+
+
+# --- Scores ---------------------------------------------------------------------------
+
+
+def score(
+    result: Score,
+    predictions: Document,
+    annotations: Document,
+    *,
+    device: str = "cpu",
+    k: Sequence[int] | None = None,
+    tiou: Sequence[float] | None = None,
+) -> None:
+    """Add Recall@k and the mean tIoU of the best window, over all and by template.
+
+    :param result: says which evaluator is reproduced, and gets the numbers.
+    :param predictions: see :func:`read_queries`.
+    :param annotations: likewise.
+    :param device: where to compute.
+    :param k: numbers of predictions that recall looks at.
+    :param tiou: thresholds.
+    """
+    found = read_queries(annotations, predictions, reference=result.reference)
+    check_any(predictions, found.moments.n_predictions)
+    result.counts = {
+        "queries": len(found.queries),
+        "answered": int((found.moments.labels >= 0).any(dim=1).sum()),
+        "predictions": found.moments.n_predictions,
+    }
+    result.notes = found.notes
+    moments, grid = found.moments.to(device), _GRID.replaced(k, tiou)
+    add_recall(result, moments, grid)
+    best = top1_tiou(
+        moments.segments,
+        moments.scores,
+        moments.target_segments[:, 0],
+        sort=result.reference is None,
+    )
+    result.scores["mIoU"] = {MEAN: best.mean().item()}
+    templates = [name or "(none)" for name in found.templates]
+    names = sorted(set(templates))
+    numbers = torch.tensor([[names.index(name)] for name in templates], device=device)
+    groups = recall_by_group(result, moments, grid, numbers)
+    result.groups = {names[number]: rows for number, rows in groups.items()}

@@ -13,24 +13,28 @@ the file's: ``relative_boxes`` fit any size.
 
 from __future__ import annotations
 
-import hashlib
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from avalanche_vilco.benchmarks.vilco_mq.annotations import check_finite
+from avalanche_vilco.benchmarks.ego4d import (
+    FETCH_HINT,
+    OfficialFile,
+    Video,
+    check_versions,
+    read_official_file,
+)
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.report import DataReport
-from avalanche_vilco.core.schema import check_plain_id, convert, decode_json_object
+from avalanche_vilco.core.schema import check_finite, check_plain_id, convert
 from avalanche_vilco.data.media.video import VideoError, VideoFolder, VideoInfo
 from avalanche_vilco.ops.timeline import grid_to_seconds
 
@@ -47,10 +51,10 @@ LENGTH_TOLERANCE_SEC = 1.0
 
 Box: TypeAlias = tuple[float, float, float, float]
 
+T = TypeVar("T")
+
 _STAGE = "annotations"
 _LAYOUT_HINT = "expected the layout of Ego4D's vq_val.json"
-_FETCH_HINT = "fetch Ego4D's annotations with ego4d --datasets annotations"
-_KNOWN_VERSION = re.compile(r"v?[12](?:[._]\d+)*\Z")
 _MAX_FRAME = 2**31 - 1
 _OVERHANG_PIXELS = 0.01
 
@@ -177,17 +181,6 @@ class _Clip(msgspec.Struct):
     video_end_sec: float
     clip_fps: float
     annotations: list[Any] = []
-
-
-class _Video(msgspec.Struct):
-    video_uid: str
-    split: str
-    clips: list[Any]
-
-
-class _File(msgspec.Struct):
-    version: str | int | float
-    videos: list[Any]
 
 
 def title_key(title: str) -> str:
@@ -350,50 +343,18 @@ def _read(files: Mapping[str, Path | str]) -> VisualAnnotations:
     paths = {subset: Path(path).expanduser() for subset, path in files.items()}
     report = DataReport()
     reader = _Reader(report)
-    contents = {s: _content(path, s, report) for s, path in paths.items()}
-    _check_versions({paths[s]: str(content.version) for s, content in contents.items()})
-    queries = [
-        query
-        for subset, content in contents.items()
-        for query in reader.queries_of(paths[subset], subset, content)
-    ]
+    official = [_official(path, subset, report) for subset, path in paths.items()]
+    check_versions(official)
+    queries = [query for file in official for query in reader.queries_of(file)]
     return VisualAnnotations(reader.clips_of(queries), tuple(queries), paths, report)
 
 
-def _content(path: Path, subset: str, report: DataReport) -> _File:
+def _official(path: Path, subset: str, report: DataReport) -> OfficialFile:
     if not path.is_file():
         raise FileNotFoundError(
-            f"no {subset} annotations of visual queries at {path}; {_FETCH_HINT}"
+            f"no {subset} annotations of visual queries at {path}; {FETCH_HINT}"
         )
-    content = path.read_bytes()
-    report.files[path.name] = hashlib.sha256(content).hexdigest()
-    raw = decode_json_object(path, content, hint=_LAYOUT_HINT)
-    parsed: _File = _convert(path, None, "", raw, _File)
-    return parsed
-
-
-def _check_versions(versions: Mapping[Path, str]) -> None:
-    first, expected = next(iter(versions.items()))
-    for path, version in versions.items():
-        if not _KNOWN_VERSION.match(version):
-            problem = f"expected version 1 or 2 of Ego4D but got {version!r}"
-            raise DataError(path, problem, field="version")
-        if version != expected:
-            problem = f"is {version!r}, but {first.name} is {expected!r}"
-            hint = "fetch all annotation files of one version"
-            raise DataError(path, problem, field="version", hint=hint)
-
-
-def _convert(path: Path, record: str | None, spot: str, raw: Any, kind: Any) -> Any:
-    try:
-        return convert(
-            raw, kind, path, hint=_LAYOUT_HINT, record=record, lists=(_BoxRecord,)
-        )
-    except DataError as fault:
-        name = ".".join(part for part in (spot, fault.field) if part) or None
-        raise DataError(
-            path, fault.problem, record=record, field=name, hint=_LAYOUT_HINT
-        ) from None
+    return read_official_file(path, subset, report, hint=_LAYOUT_HINT)
 
 
 class _Unusable(Exception):
@@ -402,7 +363,7 @@ class _Unusable(Exception):
 
 @dataclass(frozen=True)
 class _Spot:
-    """Place of a query set, for errors."""
+    """Place in a clip, for errors."""
 
     path: Path
     clip_id: str
@@ -411,6 +372,16 @@ class _Spot:
     def fail(self, name: str, problem: str) -> DataError:
         return DataError(
             self.path, problem, record=self.clip_id, field=f"{self.name}.{name}"
+        )
+
+    def convert(self, raw: Any, kind: type[T]) -> T:
+        return convert(
+            raw,
+            kind,
+            self.path,
+            hint=_LAYOUT_HINT,
+            record=self.clip_id,
+            within=self.name,
         )
 
 
@@ -424,22 +395,15 @@ class _Reader:
         self._clips: dict[str, VisualClip] = {}
         self._ids: set[str] = set()
 
-    def queries_of(
-        self, path: Path, subset: str, content: _File
-    ) -> Iterator[VisualQuery]:
+    def queries_of(self, file: OfficialFile) -> Iterator[VisualQuery]:
         """Usable queries of one file."""
-        n_sets = self._sets.read
-        for i, raw in enumerate(content.videos):
-            video: _Video = _convert(path, f"videos[{i}]", "", raw, _Video)
-            if video.split != subset:
-                problem = f"expected {subset!r} in this file but got {video.split!r}"
-                raise DataError(path, problem, record=video.video_uid, field="split")
+        path, n_sets = file.path, self._sets.read
+        for video in file.videos:
             check_plain_id(path, video.video_uid)
             self._clip_tally.note("videos without clips", int(not video.clips))
-            for j, raw_clip in enumerate(video.clips):
-                name = _clip_name(raw_clip, i, j)
-                clip: _Clip = _convert(path, name, "", raw_clip, _Clip)
-                yield from self._clip_queries(path, name, clip, video)
+        for video, name, raw in file.clips():
+            clip = convert(raw, _Clip, path, hint=_LAYOUT_HINT, record=name)
+            yield from self._clip_queries(path, name, clip, video)
         if self._sets.read == n_sets:
             problem = "the file holds no query set"
             raise DataError(path, problem, hint=_LAYOUT_HINT)
@@ -452,10 +416,10 @@ class _Reader:
         return {uid: clip for uid, clip in self._clips.items() if uid in asked}
 
     def _clip_queries(
-        self, path: Path, name: str, clip: _Clip, video: _Video
+        self, path: Path, name: str, clip: _Clip, video: Video
     ) -> Iterator[VisualQuery]:
         annotations: list[_Annotation] = [
-            _convert(path, name, f"annotations[{a}]", raw, _Annotation)
+            _Spot(path, name, f"annotations[{a}]").convert(raw, _Annotation)
             for a, raw in enumerate(clip.annotations)
         ]
         if clip.clip_uid is None:
@@ -476,7 +440,7 @@ class _Reader:
                 if query is not None:
                     yield query
 
-    def _add_clip(self, path: Path, uid: str, clip: _Clip, video: _Video) -> None:
+    def _add_clip(self, path: Path, uid: str, clip: _Clip, video: Video) -> None:
         check_plain_id(path, uid)
         times = (clip.video_start_sec, clip.video_end_sec)
         check_finite(path, uid, "video_start_sec, video_end_sec", times)
@@ -501,11 +465,13 @@ class _Reader:
         if query_id in self._ids:
             raise spot.fail("annotation_uid", f"the query {query_id} occurs twice")
         self._ids.add(query_id)
-        if not _convert(spot.path, spot.clip_id, spot.name, raw, _Validity).is_valid:
+        if not spot.convert(raw, _Validity).is_valid:
             self._sets.reject("not valid")
             return None
-        kind = _OpenQuerySet if subset == "test" else _QuerySet
-        one = _convert(spot.path, spot.clip_id, spot.name, raw, kind)
+        kind: type[_QuerySet | _OpenQuerySet] = (
+            _OpenQuerySet if subset == "test" else _QuerySet
+        )
+        one: _QuerySet | _OpenQuerySet = spot.convert(raw, kind)
         boxes: list[_BoxRecord] = getattr(one, "response_track", [])
         fates: Counter[str] = Counter()
         try:
@@ -557,11 +523,6 @@ class _Reader:
         for reason, count in fates.items():
             self._boxes.reject(reason, count)
         self._boxes.kept += len(boxes) - clipped - fates.total()
-
-
-def _clip_name(raw: Any, i: int, j: int) -> str:
-    uid = raw.get("clip_uid") if isinstance(raw, dict) else None
-    return uid if isinstance(uid, str) else f"videos[{i}].clips[{j}]"
 
 
 # --- Boxes ----------------------------------------------------------------------------

@@ -72,8 +72,11 @@ BENCHMARK = Benchmark(
         fill=deferred(f"{_HERE}.backbone_cache:cache_backbone"),
     ),
     submission=Submission(
+        task="vq",
         collector=deferred(f"{_HERE}.answers:TrackAnswers"),
         document=deferred(f"{_HERE}.answers:visual_document"),
+        score=deferred(f"{_HERE}.submission:score"),
+        role_of=deferred(f"{_HERE}.submission:role_of"),
         references=("ego4d", "vilco"),
     ),
 )

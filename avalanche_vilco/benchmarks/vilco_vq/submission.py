@@ -1,25 +1,92 @@
-"""Files of Visual Queries."""
+"""Files of answers to Visual Queries, read and scored."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
+from msgspec import UNSET, UnsetType
 from torch import Tensor
 
-from avalanche_vilco.benchmarks.submission_files import (
+from avalanche_vilco.benchmarks.submissions import (
+    OTHER_ANNOTATIONS,
     Document,
     Note,
+    Role,
+    Row,
+    Score,
     Source,
-    Where,
-    check_task,
+    annotation_fields,
+    check_any,
     clips_of,
     open_document,
+    score_row,
 )
-from avalanche_vilco.evaluation.functional.visual_query import Tracks
+from avalanche_vilco.evaluation.functional import Tracks, visual_query_scores
+from avalanche_vilco.evaluation.functional.visual_query import (
+    AP_IOU,
+    RECOVERY_IOU,
+    SUCCESS_IOU,
+    VisualQueryScores,
+)
 from avalanche_vilco.ops.boxes import box_area
 
-_Box = tuple[float, float, float, float, float]  # frame, x1, y1, x2, y2
-_Key = tuple[Any, Any, str]
+_Id = str | int | None
+_Box = tuple[int, float, float, float, float]  # frame, x1, y1, x2, y2
+_Answer = tuple[float, list[_Box]]
+_Key = tuple[_Id, _Id, str]
+_MAX_FRAME = 2**31 - 1
+
+
+class _TrackBox(msgspec.Struct):
+    frame_number: float
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def corners(self) -> tuple[float, ...]:
+        """Frame, x1, y1, x2, y2."""
+        right, low = self.x + self.width, self.y + self.height
+        return (self.frame_number, self.x, self.y, right, low)
+
+
+class _AnswerBox(msgspec.Struct):
+    fno: float
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+
+    def corners(self) -> tuple[float, ...]:
+        """Frame, x1, y1, x2, y2."""
+        return (self.fno, self.x1, self.y1, self.x2, self.y2)
+
+
+class _Track(msgspec.Struct):
+    response_track: list[_TrackBox]
+
+
+class _Prediction(msgspec.Struct):
+    score: float
+    bboxes: list[_AnswerBox]
+
+
+class _Part(msgspec.Struct):
+    query_sets: dict[str, dict[str, Any]]
+    annotation_uid: _Id | UnsetType = UNSET
+
+
+class _AskedClip(msgspec.Struct):
+    clip_uid: _Id
+    annotations: list[_Part]
+
+
+class _AnsweredClip(msgspec.Struct):
+    clip_uid: _Id
+    predictions: list[_Part]
 
 
 class TrackSubmission(NamedTuple):
@@ -33,16 +100,25 @@ class TrackSubmission(NamedTuple):
 
 
 class TrackFile(NamedTuple):
-    """What :func:`read_tracks` gives.
-
-    :param tracks: tracks to score.
-    :param queries: (clip uid, annotation uid, number of the query set) by number.
-    :param notes: what counts otherwise than its author may expect.
-    """
+    """What :func:`read_tracks` gives."""
 
     tracks: TrackSubmission
     queries: list[_Key]
+    """(clip uid, annotation uid, number of the query set) by number."""
     notes: list[Note]
+    """What counts otherwise than its author may expect."""
+
+
+def role_of(content: Any) -> Role | None:
+    """Whether content of a file is of Visual Queries, and what it is.
+
+    :param content: as decoded.
+    """
+    if not isinstance(content, Mapping):
+        return None
+    if isinstance(content.get("results"), Mapping) and "videos" in content["results"]:
+        return "predictions"
+    return "annotations" if "query_sets" in annotation_fields(content) else None
 
 
 def read_tracks(annotations: Source, predictions: Source) -> TrackFile:
@@ -57,30 +133,30 @@ def read_tracks(annotations: Source, predictions: Source) -> TrackFile:
         "x2", "y2"}], "score"}}}]}]}]}}; without "annotation_uid", as the public code
         writes it, predictions belong to the annotations of the clip by their place.
     :return: the arguments of ``visual_query_scores`` with the queries.
-    :raises SubmissionError: if an answer is to no query, two are to one, a query has
-        no boxes, a track has gaps or repeats a frame, or a field is missing or of
-        another form.
+    :raises DataError: if an answer is to no query, two are to one, a query has no
+        boxes, a track has gaps or repeats a frame, or a field is missing or of another
+        form.
     """
-    document = open_document(annotations, "annotations")
-    check_task(document, "annotations", "vq")
+    asked_file = open_document(annotations, "annotations")
     given = open_document(predictions, "predictions")
-    check_task(given, "predictions", "vq")
-    uids = _annotation_uids(document)
-    known = _query_sets(document, "annotations", uids)
-    answers = _query_sets(_results(given), "predictions", uids)
+    results = given.convert(given.content, dict[str, Any]).get("results")
+    clips = [clip for _, clip in clips_of(asked_file, _AskedClip)]
+    known = _query_sets(asked_file, [(c.clip_uid, c.annotations) for c in clips], {})
+    answered_clips = clips_of(Document(results, given.file), _AnsweredClip)
+    answers = _query_sets(
+        given, [(c.clip_uid, c.predictions) for _, c in answered_clips], _uids(clips)
+    )
     for key in answers:
         if key not in known:
-            given.where.at(*key).fail(
-                "the annotations do not ask this query",
-                hint="are these the annotations that the predictions were made for?",
-            )
+            problem = "the annotations do not ask this query"
+            given.fail(problem, record=_named(key), hint=OTHER_ANNOTATIONS)
     asked = [key for key, query in known.items() if query.get("is_valid", True)]
     if not asked:
-        document.where.fail("no valid queries are asked", hint="is it the right file?")
+        asked_file.fail("no valid queries are asked", hint="is it the right file?")
     tracks = _arranged(
-        [_target(known[key], document.where.at(*key)) for key in asked],
+        [_target(known[key], asked_file, _named(key)) for key in asked],
         [
-            _answer(answers[key], given.where.at(*key)) if key in answers else []
+            [_answer(answers[key], given, _named(key))] if key in answers else []
             for key in asked
         ],
     )
@@ -98,103 +174,96 @@ def tracks_of(
     :param predictions: for each query its tracks, {"bboxes": [{"fno", "x1", "y1",
         "x2", "y2"}], "score"}.
     :return: the arguments of ``visual_query_scores``.
-    :raises SubmissionError: as :func:`read_tracks`.
+    :raises DataError: as :func:`read_tracks`.
     """
-    asked, given = Where("annotations"), Where("predictions")
+    asked, given = (
+        Document(targets, "annotations"),
+        Document(predictions, "predictions"),
+    )
     return _arranged(
         [
-            _target({"response_track": boxes}, asked.at(f"query {query}"))
+            _target({"response_track": boxes}, asked, f"query {query}")
             for query, boxes in enumerate(targets)
         ],
         [
-            [
-                each
-                for one in tracks
-                for each in _answer(one, given.at(f"query {query}"))
-            ]
+            [_answer(one, given, f"query {query}") for one in tracks]
             for query, tracks in enumerate(predictions)
         ],
     )
 
 
-def _results(document: Document) -> Document:
-    content, where = document
-    return Document(where.take(content, "results", dict), where)
+def _named(key: _Key) -> str:
+    return " ".join(map(str, key))
 
 
-def _annotation_uids(document: Document) -> dict[Any, list[Any]]:
+def _uids(clips: Sequence[_AskedClip]) -> dict[_Id, list[Any]]:
     """Annotations of each clip by place; none for ids that several clips have."""
-    uids: dict[Any, list[Any]] = {}
-    for _, clip, where in clips_of(document):
-        parts = where.take(clip, "annotations", list)
-        own = [
-            where.name(part, "annotation_uid", f"annotations[{i}]")
-            for i, part in enumerate(parts)
-        ]
-        uids[clip["clip_uid"]] = [] if clip["clip_uid"] in uids else own
+    uids: dict[_Id, list[Any]] = {}
+    for clip in clips:
+        is_repeated = clip.clip_uid in uids
+        parts = [] if is_repeated else clip.annotations
+        uids[clip.clip_uid] = [part.annotation_uid for part in parts]
     return uids
 
 
 def _query_sets(
-    document: Document, name: str, uids: Mapping[Any, list[Any]]
-) -> dict[_Key, Any]:
+    document: Document,
+    clips: Sequence[tuple[_Id, Sequence[_Part]]],
+    uids: Mapping[_Id, Sequence[Any]],
+) -> dict[_Key, dict[str, Any]]:
     """Query sets by id; parts without the id of their annotation come by place."""
-    found: dict[_Key, Any] = {}
-    for _, clip, where in clips_of(document):
-        own = uids.get(clip["clip_uid"], [])
-        for i, part in enumerate(where.take(clip, name, list)):
-            spot = f"{name}[{i}]"
-            query_sets = where.take(part, "query_sets", dict, spot)
-            is_by_place = "annotation_uid" not in part and i < len(own)
-            uid = own[i] if is_by_place else where.name(part, "annotation_uid", spot)
-            for number, query in query_sets.items():
-                key = (clip["clip_uid"], uid, number)
-                here = where.at(*key)
-                if not isinstance(query, Mapping):
-                    here.refuse("an object", query)
+    found: dict[_Key, dict[str, Any]] = {}
+    for clip, parts in clips:
+        by_place = dict(enumerate(uids.get(clip, [])))
+        for i, part in enumerate(parts):
+            uid = part.annotation_uid
+            uid = by_place.get(i, UNSET) if uid is UNSET else uid
+            if isinstance(uid, UnsetType):
+                problem = f"expected 'annotation_uid' of part {i + 1} but got none"
+                document.fail(problem, record=f"clip {clip}")
+            for number, query in part.query_sets.items():
+                key = (clip, uid, number)
                 if key in found:
-                    here.fail("occurs twice", hint="leave one answer to each query")
+                    hint = "leave one answer to each query"
+                    document.fail("occurs twice", record=_named(key), hint=hint)
                 found[key] = query
     return found
 
 
-def _target(query: Any, where: Where) -> list[_Box]:
-    items = where.take(query, "response_track", list)
-    boxes = []
-    for i, box in enumerate(items):
-        spot = f"response_track[{i}]"
-        frame = where.integer(box, "frame_number", spot)
-        x, y, width, height = (
-            where.number(box, name, spot) for name in ("x", "y", "width", "height")
-        )
-        boxes.append((float(frame), x, y, x + width, y + height))
-    if not boxes:
-        where.fail("expected at least one box but got none", "response_track")
-    _check_frames(boxes, where, "response_track")
-    return boxes
+def _target(query: Mapping[str, Any], document: Document, record: str) -> list[_Box]:
+    track = document.convert(query, _Track, record, strict=False).response_track
+    if not track:
+        problem = "expected at least one box but got none"
+        document.fail(problem, record=record, field="response_track")
+    return _boxes([box.corners() for box in track], document, record, "response_track")
 
 
-def _answer(track: Any, where: Where) -> list[tuple[float, list[_Box]]]:
-    score, boxes = where.number(track, "score"), []
-    for i, box in enumerate(where.take(track, "bboxes", list)):
-        spot = f"bboxes[{i}]"
-        frame = where.integer(box, "fno", spot)
-        x1, y1, x2, y2 = (
-            where.number(box, name, spot) for name in ("x1", "y1", "x2", "y2")
-        )
-        boxes.append((float(frame), x1, y1, x2, y2))
-    _check_frames(boxes, where, "bboxes")
-    return [(score, boxes)]
+def _answer(raw: Any, document: Document, record: str) -> _Answer:
+    answer = document.convert(raw, _Prediction, record, strict=False)
+    document.check_finite([answer.score], record, "score")
+    corners = [box.corners() for box in answer.bboxes]
+    return answer.score, _boxes(corners, document, record, "bboxes")
 
 
-def _check_frames(boxes: Sequence[_Box], where: Where, field: str) -> None:
-    frames = sorted(int(box[0]) for box in boxes)
+def _boxes(
+    rows: Sequence[tuple[float, ...]], document: Document, record: str, field: str
+) -> list[_Box]:
+    """Boxes whose numbers are finite and whose frames are consecutive."""
+    for i, row in enumerate(rows):
+        spot = f"{field}[{i}]"
+        document.check_finite(row, record, spot)
+        if row[0] % 1 or abs(row[0]) > _MAX_FRAME:
+            problem = f"expected a frame, a whole number of 31 bits, but got {row[0]}"
+            document.fail(problem, record=record, field=spot)
+    frames = sorted(int(row[0]) for row in rows)
     if frames and frames != list(range(frames[0], frames[0] + len(frames))):
-        where.refuse("consecutive frames, each once,", frames, field)
+        problem = f"expected consecutive frames, each once, but got {frames!r:.80}"
+        document.fail(problem, record=record, field=field)
+    return [(int(frame), x1, y1, x2, y2) for frame, x1, y1, x2, y2 in rows]
 
 
 def _arranged(
-    asked: list[list[_Box]], answers: list[list[tuple[float, list[_Box]]]]
+    asked: Sequence[list[_Box]], answers: Sequence[Sequence[_Answer]]
 ) -> TrackSubmission:
     scores = [score for tracks in answers for score, _ in tracks]
     queries = [query for query, tracks in enumerate(answers) for _ in tracks]
@@ -212,7 +281,7 @@ def _tracks(tracks: Sequence[Sequence[_Box]]) -> Tracks:
     boxes = [box for track in tracks for box in track]
     return Tracks(
         torch.tensor([box[1:] for box in boxes], dtype=torch.float64).reshape(-1, 4),
-        torch.tensor([int(box[0]) for box in boxes], dtype=torch.long),
+        torch.tensor([box[0] for box in boxes], dtype=torch.long),
         torch.tensor(owners, dtype=torch.long),
     )
 
@@ -227,15 +296,15 @@ def _notes(
     boxes, _, owners = tracks.predicted
     answered = set(tracks.queries[owners.unique()].tolist())
     notes = [
-        _note(
+        Note.of(
             "queries without an answer, counted as misses",
             [key for query, key in enumerate(asked) if query not in answered],
         ),
-        _note(
+        Note.of(
             "query sets that are not valid, left out",
             [key for key in known if key not in valid],
         ),
-        _note(
+        Note.of(
             "answers to query sets that are not valid, ignored",
             [key for key in answers if key not in valid],
         ),
@@ -247,5 +316,52 @@ def _notes(
     return [note for note in notes if note.count]
 
 
-def _note(reason: str, keys: Sequence[_Key]) -> Note:
-    return Note(reason, len(keys), tuple(" ".join(map(str, key)) for key in keys))
+# --- Scores ---------------------------------------------------------------------------
+
+
+def score(
+    result: Score,
+    predictions: Document,
+    annotations: Document,
+    *,
+    device: str = "cpu",
+) -> None:
+    """Add tAP, stAP, success and recovery, over all queries and by size.
+
+    :param result: says which evaluator is reproduced, and gets the numbers.
+    :param predictions: see :func:`read_tracks`.
+    :param annotations: likewise.
+    :param device: where to compute.
+    """
+    found = read_tracks(annotations, predictions)
+    tracks = found.tracks
+    answered = tracks.queries[tracks.predicted.owners.unique()].unique()
+    check_any(predictions, len(answered))
+    result.counts = {
+        "queries": tracks.n_queries,
+        "answered": len(answered),
+        "predictions": len(tracks.scores),
+    }
+    result.notes = found.notes
+    by_size = visual_query_scores(
+        Tracks(*(column.to(device) for column in tracks.predicted)),
+        tracks.scores.to(device),
+        tracks.queries.to(device),
+        Tracks(*(column.to(device) for column in tracks.targets)),
+        tracks.n_queries,
+        reference=result.reference,
+    )
+    for size, scores in by_size.items():
+        result.counts[f"{size} queries"] = scores.n_queries
+        suffix = "" if size == "all" else f" {size}"
+        for name, row in _rows(scores).items():
+            result.scores[name + suffix] = row
+
+
+def _rows(scores: VisualQueryScores) -> dict[str, Row]:
+    return {
+        "tAP": score_row(AP_IOU, scores.temporal_ap),
+        "stAP": score_row(AP_IOU, scores.tube_ap),
+        "success": score_row(SUCCESS_IOU, scores.success, has_mean=False),
+        "recovery": score_row(RECOVERY_IOU, scores.recovery, has_mean=False),
+    }

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from avalanche_vilco.benchmarks.submission_files import (
-    Source,
-    Where,
-    check_task,
-    open_document,
-)
+from avalanche_vilco.benchmarks.submissions import Document, Source, open_document
 from avalanche_vilco.evaluation.functional.response_track import QueryAnswers
 
 TrackKey: TypeAlias = tuple[Any, Any, str]
 """Clip uid, annotation uid, number of the query set."""
-_Answer: TypeAlias = dict[str, Any]
 
 
 def track_document(
@@ -33,19 +27,29 @@ def track_document(
     :param queries: which query set each number of ``answers.queries`` is.
     :param answers: one track for each answered query.
     :return: content of the file, which ``read_tracks`` reads.
-    :raises SubmissionError: the annotations are of another form.
+    :raises DataError: the annotations are of another form.
     :raises ValueError: an answer is to no query of the file.
     """
-    document = open_document(annotations, "annotations")
-    check_task(document, "annotations", "vq")
+    asked = open_document(annotations, "annotations")
     left = _records(queries, answers)
-    content, where = document
-    videos = [
-        _video(video, left, where) for video in where.take(content, "videos", list)
-    ]
+    videos = []
+    for video in _listed(asked, asked.content, "videos"):
+        clips = []
+        for clip in _listed(asked, video, "clips"):
+            uid, predictions = clip.get("clip_uid"), []
+            for part in _listed(asked, clip, "annotations"):
+                sets = asked.convert(part.get("query_sets"), dict[str, Any], str(uid))
+                keys = {n: (uid, part.get("annotation_uid"), n) for n in sets}
+                empty: dict[str, Any] = {"bboxes": [], "score": 0.0}
+                taken = {n: left.pop(keys[n], empty) for n in sets}
+                predictions.append(
+                    {**_fields(part, "annotation_uid"), "query_sets": taken}
+                )
+            clips.append({"clip_uid": uid, "predictions": predictions})
+        videos.append({**_fields(video, "video_uid", "split"), "clips": clips})
     if left:
         raise ValueError(
-            f"expected answers to queries of {where.file} but got {len(left)} to "
+            f"expected answers to queries of {asked.file} but got {len(left)} to "
             f"others, such as {next(iter(left))}"
         )
     return {
@@ -55,13 +59,19 @@ def track_document(
     }
 
 
+def _listed(asked: Document, holder: Any, name: str) -> Iterable[Mapping[str, Any]]:
+    """The objects of a list in a field."""
+    fields = asked.convert(holder, dict[str, Any])
+    return asked.convert(fields.get(name), list[dict[str, Any]], within=name)
+
+
 def _records(
     queries: Sequence[TrackKey], answers: QueryAnswers
-) -> dict[TrackKey, _Answer]:
+) -> dict[TrackKey, dict[str, Any]]:
     """Answers by query set."""
     keys = [queries[number] for number in answers.queries.tolist()]
-    records = [
-        _Answer(bboxes=list[Any](), score=score) for score in answers.scores.tolist()
+    records: list[dict[str, Any]] = [
+        {"bboxes": [], "score": score} for score in answers.scores.tolist()
     ]
     boxes, frames, owners = (column.tolist() for column in answers.tracks)
     for (x1, y1, x2, y2), frame, owner in zip(boxes, frames, owners, strict=True):
@@ -70,31 +80,6 @@ def _records(
     return dict(zip(keys, records, strict=True))
 
 
-def _video(video: Any, left: dict[TrackKey, _Answer], where: Where) -> dict[str, Any]:
-    clips = where.take(video, "clips", list)
-    return {
-        **_named(video, "video_uid", "split"),
-        "clips": [_clip(clip, left, where) for clip in clips],
-    }
-
-
-def _clip(clip: Any, left: dict[TrackKey, _Answer], where: Where) -> dict[str, Any]:
-    uid = where.name(clip, "clip_uid")
-    here = where.at(f"clip {uid}")
-    predictions = []
-    for i, part in enumerate(here.take(clip, "annotations", list)):
-        sets = here.take(part, "query_sets", dict, f"annotations[{i}]")
-        own = (uid, part.get("annotation_uid"))
-        answered = {number: _taken(left, (*own, number)) for number in sets}
-        predictions.append({**_named(part, "annotation_uid"), "query_sets": answered})
-    return {"clip_uid": uid, "predictions": predictions}
-
-
-def _taken(left: dict[TrackKey, _Answer], key: TrackKey) -> _Answer:
-    """The answer to a query set, once."""
-    return left.pop(key, None) or {"bboxes": [], "score": 0.0}
-
-
-def _named(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def _fields(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """Those of the fields that the record has."""
     return {name: record[name] for name in names if name in record}

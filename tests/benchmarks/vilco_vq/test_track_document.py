@@ -6,15 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from avalanche_vilco.benchmarks.submissions import (
-    SubmissionError,
-    read_tracks,
-    track_document,
-)
 from avalanche_vilco.benchmarks.vilco_vq.embedded import generate_mini_vq
+from avalanche_vilco.benchmarks.vilco_vq.submission import read_tracks
+from avalanche_vilco.benchmarks.vilco_vq.track_document import track_document
+from avalanche_vilco.cli.score import main
+from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.evaluation.functional import Tracks
 from avalanche_vilco.evaluation.functional.response_track import QueryAnswers
-from avalanche_vilco.experiments.score import main
 
 # A file holds one answer to a query and at least one box: the cases with several
 # answers, and those with none, are scored as records alone (functional/).
@@ -181,5 +179,5 @@ def test_answers_to_other_queries_are_refused():
         ValueError, match=r"got 1 to others, such as \('c0', 'b', '1'\)"
     ):
         track_document(content, [("c0", "b", "1")], answers)
-    with pytest.raises(SubmissionError, match="annotations of task 'vq'"):
+    with pytest.raises(DataError, match="annotations: Expected `object`, got `array`"):
         track_document([{"query_idx": 0}], keys, answers)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avalanche_vilco.benchmarks.submissions import read_tracks, tracks_of
+from avalanche_vilco.benchmarks.vilco_vq.submission import read_tracks, tracks_of
 from avalanche_vilco.evaluation.functional.visual_query import (
     Tracks,
     flat_summary,
