@@ -1,4 +1,4 @@
-"""A published split: which clips each experience has, in a small JSON file.
+"""A published split: which items each experience has, in a small JSON file.
 
 Protocols compute splits; a manifest pins one down, with the hashes of the files it
 was made from, so that another package version or another machine has the same
@@ -9,25 +9,28 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from importlib import import_module
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
-from avalanche_vilco.benchmarks.protocols import PROTOCOLS, STREAMS, Split, Streams
-from avalanche_vilco.benchmarks.vilco_mq.annotations import MomentAnnotations
+from avalanche_vilco.benchmarks.items import Item
+from avalanche_vilco.benchmarks.protocols import STREAMS, Protocol
+from avalanche_vilco.benchmarks.split import Division, Split, SplitRules, divide
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import write_atomically
 from avalanche_vilco.core.schema import convert, decode_json_object
-from avalanche_vilco.data.moments import MomentClip
 
 MANIFEST_FORMAT = "avalanche_vilco split"
 MANIFEST_VERSION = 1
+STREAM_SUBSETS = {"train": "train", "valid": "train", "test": "val"}
+"""Subset that each stream takes its items of."""
+PICKLES = (".pkl", ".pickle")
 
-_SUBSETS = {"train": "train", "valid": "train", "test": "val"}
 _LISTED = 10
 _HINT = "a manifest is what benchmark.write_manifest(path) writes"
 
@@ -42,8 +45,8 @@ class Category(msgspec.Struct, frozen=True):
 class SplitManifest(msgspec.Struct, kw_only=True):
     """What a split is. Lists of experiences are in order of learning."""
 
-    format: str
-    format_version: int
+    format: str = MANIFEST_FORMAT
+    format_version: int = MANIFEST_VERSION
     benchmark: str
     protocol: str
     protocol_version: str
@@ -53,7 +56,7 @@ class SplitManifest(msgspec.Struct, kw_only=True):
     groups: list[list[Category]]
     """Categories of each experience, in order of learning."""
     streams: dict[str, list[list[str]]]
-    """Stream -> experiences -> clip uids, in order."""
+    """Stream -> experiences -> ids of items, in order."""
     windows: dict[str, list[int]]
     """Stream -> windows of each experience."""
     source: dict[str, Any] = {}
@@ -64,58 +67,53 @@ class SplitManifest(msgspec.Struct, kw_only=True):
         return msgspec.to_builtins(self)
 
 
+ManifestSource: TypeAlias = SplitManifest | Mapping[str, Any] | Path | str
+"""A manifest, its JSON form, a JSON file, or the public code's metadata pickle."""
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """A valid manifest, and its name for errors."""
+
+    manifest: SplitManifest
+    file: Path | str
+
+
 def package_version() -> str:
     """Version of this package."""
-    # By name: the package's index of lazy imports names modules above this one.
-    version: str = import_module("avalanche_vilco").__version__
-    return version
+    return metadata.version("avalanche-vilco")
+
+
+# --- Write ----------------------------------------------------------------------------
 
 
 def make_manifest(
-    streams: Streams,
-    groups: Sequence[Sequence[Category]],
-    *,
-    protocol: str,
+    split: Split,
+    categories: Mapping[Any, Category],
+    rules: SplitRules,
     files: Mapping[str, str],
-    source: Mapping[str, Any],
-    benchmark: str = "vilco_mq",
 ) -> SplitManifest:
     """Describe a split.
 
-    :param streams: samples by stream and experience.
-    :param groups: categories of each experience, in order of learning.
-    :param protocol: name of the protocol.
+    :param split: items by stream and experience.
+    :param categories: what items' categories are, for those that the split has.
+    :param rules: of the benchmark.
     :param files: annotation file -> SHA-256.
-    :param source: how it was made.
-    :param benchmark: name of the benchmark.
     """
     return SplitManifest(
-        format=MANIFEST_FORMAT,
-        format_version=MANIFEST_VERSION,
-        benchmark=benchmark,
-        protocol=protocol,
-        protocol_version=PROTOCOLS[protocol].version,
+        benchmark=rules.benchmark,
+        protocol=split.protocol.name,
+        protocol_version=split.protocol.version,
         package_version=package_version(),
         files=dict(files),
-        groups=[list(group) for group in groups],
+        groups=[[categories[one] for one in group] for group in split.groups],
         streams={
-            name: [[s.clip.clip_id for s in own] for own in experiences]
-            for name, experiences in streams.items()
+            name: [[item.item_id for item in members] for members in parts]
+            for name, parts in split.streams.items()
         },
-        windows=window_counts(streams),
-        source=dict(source),
+        windows=split.window_counts(),
+        source=dict(split.provenance),
     )
-
-
-def window_counts(streams: Streams) -> dict[str, list[int]]:
-    """Stream -> windows of each experience.
-
-    :param streams: samples by stream and experience.
-    """
-    return {
-        name: [sum(len(s.class_indices) for s in own) for own in experiences]
-        for name, experiences in streams.items()
-    }
 
 
 def write_manifest(manifest: SplitManifest, path: Path | str) -> None:
@@ -128,48 +126,68 @@ def write_manifest(manifest: SplitManifest, path: Path | str) -> None:
     write_atomically(Path(path), text + "\n")
 
 
-def read_manifest(path: Path | str) -> SplitManifest:
+# --- Read -----------------------------------------------------------------------------
+
+
+def open_manifest(
+    source: ManifestSource,
+    rules: SplitRules,
+    division: Division | None = None,
+    *,
+    read_public: Callable[[Path], SplitManifest] | None = None,
+) -> Pinned:
     """Read and validate a manifest.
 
-    :param path: JSON file.
+    :param source: itself, its JSON form, a JSON file or the public code's pickle.
+    :param rules: of the benchmark.
+    :param division: the user's arguments that the manifest sets; they must be left at
+        their defaults.
+    :param read_public: reads the pickle.
     :raises FileNotFoundError: no such file.
-    :raises DataError: not JSON, truncated, not a manifest, of another version, or it
-        contradicts itself; names the field.
+    :raises DataError: not JSON, truncated, not a manifest of this benchmark, of another
+        version, or it contradicts itself; names the field.
+    :raises ValueError: an argument is set twice.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"no manifest at {path}")
-    raw = decode_json_object(path, path.read_bytes(), hint=_HINT)
-    return parse_manifest(raw, path)
-
-
-def parse_manifest(raw: Any, file: Path | str = "manifest") -> SplitManifest:
-    """Validate the JSON form of a manifest.
-
-    :param raw: what :meth:`SplitManifest.to_dict` gives.
-    :param file: named in errors.
-    :raises DataError: as :func:`read_manifest`.
-    """
+    file: Path | str = "manifest"
+    if isinstance(source, (Path, str)):
+        file = Path(source).expanduser()
+        if read_public is not None and file.suffix in PICKLES:
+            source = read_public(file)
+        elif not file.is_file():
+            raise FileNotFoundError(f"no manifest at {file}")
+        else:
+            source = decode_json_object(file, file.read_bytes(), hint=_HINT)
+    raw = source.to_dict() if isinstance(source, SplitManifest) else dict(source)
+    # The form needs its name and version even where the type has a default.
+    raw = {"format": None, "format_version": None, **raw}
     manifest = convert(raw, SplitManifest, file, hint=_HINT)
-    check_manifest(manifest, file)
-    return manifest
+    check_manifest(manifest, rules, file)
+    if division is not None:
+        division.check_left_out(file, manifest.protocol)
+    return Pinned(manifest, file)
 
 
-def check_manifest(manifest: SplitManifest, file: Path | str) -> None:
+def check_manifest(
+    manifest: SplitManifest, rules: SplitRules, file: Path | str
+) -> None:
     """Refuse a manifest that this package cannot follow, or that contradicts itself.
 
     :param manifest: to check.
+    :param rules: of the benchmark.
     :param file: named in errors.
     :raises DataError: names the field.
     """
-    expected = {
-        "format": MANIFEST_FORMAT,
-        "format_version": MANIFEST_VERSION,
-        "benchmark": "vilco_mq",
-    }
-    check_fields(manifest, expected, file, hint=_HINT)
-    _check_protocol(manifest, file)
-    _check_groups(manifest, file)
+    for field, value in (
+        ("format", MANIFEST_FORMAT),
+        ("format_version", MANIFEST_VERSION),
+        ("benchmark", rules.benchmark),
+    ):
+        found = getattr(manifest, field)
+        if found != value:
+            problem = f"expected {value!r} but got {found!r}"
+            raise DataError(file, problem, field=field, hint=_HINT)
+    protocol = _checked_protocol(manifest, rules, file)
+    _check_categories(manifest, file)
     for field, streams in (
         ("streams", manifest.streams),
         ("windows", manifest.windows),
@@ -182,83 +200,166 @@ def check_manifest(manifest: SplitManifest, file: Path | str) -> None:
                 problem = f"expected {len(manifest.groups)} experiences, as groups "
                 problem += f"has, but got {len(experiences)}"
                 raise DataError(file, problem, field=f"{field}.{name}")
-    _check_repeats(manifest, file)
+    _check_repeats(manifest, rules, protocol, file)
 
 
-def _check_protocol(manifest: SplitManifest, file: Path | str) -> None:
-    if manifest.protocol not in PROTOCOLS:
-        problem = f"expected one of {', '.join(PROTOCOLS)} but got "
+def _checked_protocol(
+    manifest: SplitManifest, rules: SplitRules, file: Path | str
+) -> Protocol:
+    protocol = rules.protocols.get(manifest.protocol)
+    if protocol is None:
+        problem = f"expected one of {', '.join(rules.protocols)} but got "
         problem += repr(manifest.protocol)
         raise DataError(file, problem, field="protocol")
-    ours = PROTOCOLS[manifest.protocol].version
-    if manifest.protocol_version != ours:
-        problem = f"this package has version {ours!r} of protocol "
-        problem += f"{manifest.protocol}, not {manifest.protocol_version!r}"
+    if manifest.protocol_version != protocol.version:
+        problem = f"this package has version {protocol.version!r} of protocol "
+        problem += f"{protocol.name}, not {manifest.protocol_version!r}"
         hint = f"avalanche-vilco {manifest.package_version} wrote it: install that"
         raise DataError(file, problem, field="protocol_version", hint=hint)
+    return protocol
 
 
-def _check_groups(manifest: SplitManifest, file: Path | str) -> None:
-    ids = Counter(c.label_id for group in manifest.groups for c in group)
-    twice = sorted(label_id for label_id, count in ids.items() if count > 1)
-    if twice:
-        problem = f"the category ids {twice} occur twice"
-        raise DataError(file, problem, field="groups")
-    if not ids or not all(manifest.groups):
+def _check_categories(manifest: SplitManifest, file: Path | str) -> None:
+    listed = list(chain(*manifest.groups))
+    ids = Counter(category.label_id for category in listed)
+    names = Counter(category.name for category in listed)
+    for what, counts in (("category ids", ids), ("categories", names)):
+        twice = [value for value, count in counts.items() if count > 1]
+        if twice:
+            problem = f"the {what} {twice[:_LISTED]} occur twice"
+            raise DataError(file, problem, field="groups")
+    if not listed or not all(manifest.groups):
         problem = f"expected a category in each group but got {manifest.groups}"
         raise DataError(file, problem, field="groups")
 
 
-def _check_repeats(manifest: SplitManifest, file: Path | str) -> None:
-    shares = PROTOCOLS[manifest.protocol].shares_clips
-    home: dict[str, tuple[str, int]] = {}
-    for name, experiences in manifest.streams.items():
-        for e, clip_ids in enumerate(experiences):
-            seen: set[str] = set()
-            for i, clip_id in enumerate(clip_ids):
-                first = home.setdefault(clip_id, (name, e))
-                is_new = first == (name, e) and clip_id not in seen
-                seen.add(clip_id)
-                if not is_new and not (shares and first[0] == name and first[1] < e):
-                    spot = f"streams.{name}[{e}][{i}]"
-                    problem = f"the clip {clip_id} is in {first[0]}[{first[1]}] already"
-                    raise DataError(file, problem, field=spot)
-
-
-def manifest_split(
-    manifest: SplitManifest,
-    read: MomentAnnotations,
-    paths: Mapping[str, Path],
-    file: Path | str = "manifest",
-) -> Split:
-    """The clips that a manifest names.
-
-    :param manifest: a valid manifest.
-    :param read: the annotations.
-    :param paths: name -> path of each annotation file, for errors.
-    :param file: the manifest's file, for errors.
-    :return: stream -> experiences -> clips, in the manifest's order.
-    :raises DataError: an annotation file is not the one that the manifest was made
-        from, categories differ, clips are unknown (lists them by stream), or belong
-        to another subset.
-    """
-    check_source_files(manifest, read.report.files, paths, file)
-    _check_categories(manifest, read, file)
-    clips = {clip.clip_id: clip for clip in read.clips}
-    _check_known(manifest, clips, file)
-    _check_subsets(manifest, clips, file)
-    return {
-        name: [[clips[clip_id] for clip_id in own] for own in experiences]
-        for name, experiences in manifest.streams.items()
-    }
-
-
-def _check_categories(
-    manifest: SplitManifest, read: MomentAnnotations, file: Path | str
+def _check_repeats(
+    manifest: SplitManifest, rules: SplitRules, protocol: Protocol, file: Path | str
 ) -> None:
-    ours = dict(read.label_names)
+    repeats = rules.repeats_items(protocol)
+    first_place: dict[str, tuple[str, int]] = {}
+    for name, experiences in manifest.streams.items():
+        for e, item_ids in enumerate(experiences):
+            seen: set[str] = set()
+            for i, item_id in enumerate(item_ids):
+                first = first_place.setdefault(item_id, (name, e))
+                is_new = first == (name, e) and item_id not in seen
+                seen.add(item_id)
+                if is_new or (repeats and first[0] == name and first[1] < e):
+                    continue
+                problem = f"{item_id} is in {first[0]}[{first[1]}] already"
+                field = f"streams.{name}[{e}][{i}]"
+                raise DataError(file, problem, field=field)
+
+
+# --- Follow ---------------------------------------------------------------------------
+
+
+def follow_manifest(
+    pinned: Pinned,
+    items: Iterable[Item],
+    rules: SplitRules,
+    *,
+    names: Mapping[int, str] | None = None,
+    subsets: Mapping[str, str] | None = None,
+) -> Split:
+    """The split that a manifest names.
+
+    :param pinned: a valid manifest.
+    :param items: all annotated items, those without features too.
+    :param rules: of the benchmark.
+    :param names: category id -> name of all categories in the annotations, where a
+        split has all of them.
+    :param subsets: stream -> subset that it takes its items of; default
+        :data:`STREAM_SUBSETS`.
+    :return: items in the manifest's order.
+    :raises DataError: categories differ, items are unknown (lists them by stream),
+        belong to another subset or experience, or windows are not as many.
+    """
+    manifest, file = pinned.manifest, pinned.file
+    if names is not None:
+        _compare_categories(manifest, names, file)
+    known = {item.item_id: item for item in items}
+    _check_known(manifest, known, rules, file)
+    groups = [
+        [rules.key(one.label_id, one.name) for one in group]
+        for group in manifest.groups
+    ]
+    split = Split(
+        rules.protocols[manifest.protocol],
+        groups,
+        {
+            name: [[known[item_id] for item_id in ids] for ids in experiences]
+            for name, experiences in manifest.streams.items()
+        },
+        manifest.source,
+    )
+    _check_items(split, file, subsets or STREAM_SUBSETS)
+    _compare_windows(split, manifest, file)
+    return split
+
+
+def divide_or_follow(
+    items: Sequence[Item],
+    present: Sequence[Item],
+    division: Division,
+    pinned: Pinned | None,
+    rules: SplitRules,
+    *,
+    names: Mapping[int, str],
+    digests: Mapping[str, str],
+    paths: Mapping[str, Path],
+    subsets: Mapping[str, str] | None = None,
+) -> Split:
+    """The split that a manifest names, else the one that the user asks for.
+
+    :param items: all annotated items.
+    :param present: those whose data are there, which the split has.
+    :param division: what the user asks for.
+    :param pinned: the manifest, if there is one.
+    :param rules: of the benchmark.
+    :param names: category id -> name of all categories.
+    :param digests: annotation file -> SHA-256 of what was read.
+    :param paths: annotation file -> place.
+    :param subsets: see :func:`follow_manifest`.
+    :raises DataError: the manifest is of other data.
+    :raises ValueError: the division does not fit the categories.
+    """
+    if pinned is not None:
+        check_source_files(pinned, digests, paths)
+        split = follow_manifest(pinned, items, rules, names=names, subsets=subsets)
+    else:
+        protocol = rules.protocol(division.protocol)
+        chosen = items if protocol.splits_before_dropping else present
+        split = divide(chosen, sorted(names), division, rules)
+    return split.only(present)
+
+
+def check_source_files(
+    pinned: Pinned, digests: Mapping[str, str], paths: Mapping[str, Path]
+) -> None:
+    """Refuse annotation files that a manifest was not made from.
+
+    :param pinned: without file hashes it goes with any.
+    :param digests: file name -> SHA-256 of what was read.
+    :param paths: file name -> place, for errors.
+    :raises DataError: names the annotation file.
+    """
+    expected = pinned.manifest.files
+    for name, digest in digests.items():
+        if expected and digest not in expected.values():
+            wanted = expected.get(name) or ", ".join(expected.values())
+            problem = f"is not the file that {pinned.file} was made from: its SHA-256 "
+            problem += f"is {digest}, expected {wanted}"
+            hint = "take the file of the same version, or make a new split"
+            raise DataError(paths.get(name, name), problem, hint=hint)
+
+
+def _compare_categories(
+    manifest: SplitManifest, names: Mapping[int, str], file: Path | str
+) -> None:
     theirs = {c.label_id: c.name for group in manifest.groups for c in group}
-    differ = sorted(set(ours.items()) ^ set(theirs.items()))
+    differ = sorted(set(names.items()) ^ set(theirs.items()))
     if differ:
         shown = ", ".join(f"{i} {name!r}" for i, name in differ[:_LISTED])
         problem = f"{len(differ)} categories are not the same as in the annotations: "
@@ -266,57 +367,48 @@ def _check_categories(
 
 
 def _check_known(
-    manifest: SplitManifest, clips: Mapping[str, MomentClip], file: Path | str
+    manifest: SplitManifest,
+    known: Mapping[str, Item],
+    rules: SplitRules,
+    file: Path | str,
 ) -> None:
     unknown = {
-        name: [c for own in experiences for c in own if c not in clips]
+        name: [item_id for item_id in chain(*experiences) if item_id not in known]
         for name, experiences in manifest.streams.items()
     }
     count = sum(map(len, unknown.values()))
     if count:
-        lines = [f"  {name}: {', '.join(ids)}" for name, ids in unknown.items() if ids]
-        problem = f"{count} clips are not in the annotations:\n" + "\n".join(lines)
-        raise DataError(file, problem, field="streams")
+        lines = [f"  {name}: {_listed(ids)}" for name, ids in unknown.items() if ids]
+        problem = f"{count} {rules.noun} are not in the annotations:\n"
+        raise DataError(file, problem + "\n".join(lines), field="streams")
 
 
-def _check_subsets(
-    manifest: SplitManifest, clips: Mapping[str, MomentClip], file: Path | str
-) -> None:
-    for name, experiences in manifest.streams.items():
-        for e, own in enumerate(experiences):
-            for i, clip_id in enumerate(own):
-                subset = clips[clip_id].subset
-                if subset != _SUBSETS[name]:
-                    problem = f"the clip {clip_id} is of subset {subset!r}, but stream "
-                    problem += f"{name} takes clips of {_SUBSETS[name]!r}"
-                    raise DataError(file, problem, field=f"streams.{name}[{e}][{i}]")
+def _listed(ids: Sequence[str]) -> str:
+    more = len(ids) - _LISTED
+    return ", ".join(ids[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def check_windows(
-    manifest: SplitManifest,
-    streams: Streams,
-    file: Path | str,
-    *,
-    complete: bool = True,
-) -> None:
-    """Refuse streams that do not hold what a manifest says.
+def _check_items(split: Split, file: Path | str, subsets: Mapping[str, str]) -> None:
+    experience_of: dict[str, int] = {}
+    for name, parts in split.streams.items():
+        for e, members in enumerate(parts):
+            for i, item in enumerate(members):
+                first = experience_of.setdefault(item.clip_id, e)
+                problem = None
+                if item.subset != subsets[name]:
+                    problem = f"is of subset {item.subset!r}, but stream {name} takes "
+                    problem += repr(subsets[name])
+                elif not split.protocol.keeps(item, split.groups[e]).any():
+                    problem = "has no window of this experience's queries"
+                elif first != e and not split.protocol.shares_clips:
+                    problem = f"is of clip {item.clip_id}, which experience {first} has"
+                if problem is not None:
+                    field = f"streams.{name}[{e}][{i}]"
+                    raise DataError(file, f"{item.item_id} {problem}", field=field)
 
-    :param manifest: a valid manifest.
-    :param streams: samples made from it.
-    :param file: the manifest's file, for errors.
-    :param complete: whether no clip was left out for want of features; else only
-        samples without a window are refused.
-    :raises DataError: names the stream and experience.
-    """
-    for name, experiences in streams.items():
-        for e, samples in enumerate(experiences):
-            empty = [s.clip.clip_id for s in samples if not len(s.class_indices)]
-            if empty:
-                problem = f"no window of this experience's queries in clips {empty}"
-                raise DataError(file, problem, field=f"streams.{name}[{e}]")
-    if not complete:
-        return
-    for name, counts in window_counts(streams).items():
+
+def _compare_windows(split: Split, manifest: SplitManifest, file: Path | str) -> None:
+    for name, counts in split.window_counts().items():
         for e, count in enumerate(counts):
             wanted = manifest.windows[name][e]
             if count != wanted:
@@ -324,73 +416,9 @@ def check_windows(
                 raise DataError(file, problem, field=f"windows.{name}[{e}]")
 
 
-def check_fields(
-    manifest: SplitManifest, expected: Mapping[str, Any], file: Path | str, *, hint: str
-) -> None:
-    """Refuse a manifest of another format, version or benchmark.
+def categories_by_id(names: Mapping[int, str]) -> dict[Hashable, Category]:
+    """Categories of items whose categories are ids.
 
-    :param manifest: to check.
-    :param expected: field -> the only value it may have.
-    :param file: named in errors.
-    :param hint: what to do.
-    :raises DataError: names the field.
+    :param names: category id -> name.
     """
-    for field, value in expected.items():
-        found = getattr(manifest, field)
-        if found != value:
-            problem = f"expected {value!r} but got {found!r}"
-            raise DataError(file, problem, field=field, hint=hint)
-
-
-def check_query_streams(
-    manifest: SplitManifest, file: Path | str, *, noun: str = "queries"
-) -> None:
-    """Refuse streams whose members are queries and that contradict the manifest.
-
-    :param manifest: its streams hold query ids, each in one place, its windows their
-        numbers.
-    :param file: named in errors.
-    :param noun: what errors call the members.
-    :raises DataError: names the field.
-    """
-    if set(manifest.streams) != set(STREAMS):
-        problem = f"expected {', '.join(STREAMS)} but got {', '.join(manifest.streams)}"
-        raise DataError(file, problem, field="streams")
-    for name, experiences in manifest.streams.items():
-        sizes = [len(own) for own in experiences]
-        if len(sizes) != len(manifest.groups):
-            problem = f"expected {len(manifest.groups)} experiences, as groups has, "
-            problem += f"but got {len(sizes)}"
-            raise DataError(file, problem, field=f"streams.{name}")
-        if manifest.windows.get(name) != sizes:
-            problem = f"expected {sizes}, the numbers of {noun}, but got "
-            problem += str(manifest.windows.get(name))
-            raise DataError(file, problem, field=f"windows.{name}")
-    members = chain.from_iterable(chain.from_iterable(manifest.streams.values()))
-    twice = [member for member, count in Counter(members).items() if count > 1]
-    if twice:
-        problem = f"{len(twice)} {noun} occur twice: {', '.join(twice[:_LISTED])}"
-        raise DataError(file, problem, field="streams")
-
-
-def check_source_files(
-    manifest: SplitManifest,
-    digests: Mapping[str, str],
-    paths: Mapping[str, Path],
-    file: Path | str,
-) -> None:
-    """Refuse annotation files that a manifest was not made from.
-
-    :param manifest: without file hashes it goes with any.
-    :param digests: file name -> SHA-256 of what was read.
-    :param paths: file name -> place, for errors.
-    :param file: the manifest, named in errors.
-    :raises DataError: names the annotation file.
-    """
-    for name, digest in digests.items():
-        if manifest.files and digest not in manifest.files.values():
-            expected = manifest.files.get(name) or ", ".join(manifest.files.values())
-            problem = f"is not the file that {file} was made from: its SHA-256 is "
-            problem += f"{digest}, expected {expected}"
-            hint = "take the file of the same version, or make a new split"
-            raise DataError(paths.get(name, name), problem, hint=hint)
+    return {label_id: Category(label_id, name) for label_id, name in names.items()}

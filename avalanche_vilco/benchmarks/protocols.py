@@ -1,370 +1,202 @@
-"""Protocols: which clips an experience has, and which of their windows.
+"""Protocols: which items an experience has, and which of their windows.
 
-``exclusive`` gives each clip to one experience, ``shared_clips`` to each that asks a
-query of it, ``reference`` splits as the public benchmark code does. What each keeps
-of the real file stands in ``docs/protocols.md``.
-
-``python -m avalanche_vilco.benchmarks.protocols FILE`` prints these counts.
+A benchmark has a table of these, name -> :class:`Protocol`. ``exclusive`` gives each
+clip to one experience, ``shared_clips`` to each that asks for something in it,
+``reference`` splits as the public benchmark code does. What each keeps of the real
+files stands in ``docs/protocols.md``.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
 
-from avalanche_vilco.benchmarks.split import (
-    assign_clips,
-    held_out_parents,
-    query_groups,
-)
-from avalanche_vilco.benchmarks.vilco_mq.annotations import read_moment_annotations
-from avalanche_vilco.benchmarks.vilco_mq.reference_split import (
-    own_window_mask,
-    reference_places,
-)
-from avalanche_vilco.core.errors import DataError
-from avalanche_vilco.core.report import DataReport
-from avalanche_vilco.data.moments import MomentClip, MomentSample
+from avalanche_vilco.benchmarks.items import Item, whole_clips
 
 STREAMS = ("train", "valid", "test")
+BALANCE_SLACK = 1.5
+"""An experience holds at most this multiple of its share of the clips, and at least
+its share divided by this where as many clips ask for its queries."""
 
-Groups = Sequence[Sequence[int]]
-Split = Mapping[str, Sequence[Sequence[MomentClip]]]
-"""Stream -> experiences -> clips."""
-Streams = Mapping[str, list[list[MomentSample]]]
-"""Stream -> experiences -> samples."""
+Groups: TypeAlias = Sequence[Sequence[Any]]
+"""Categories of each experience, in order of learning."""
+Place: TypeAlias = Callable[[Sequence[Item], Groups], list[tuple[int, ...]]]
+"""Gives the experiences of each item, of train and val together."""
+Assign: TypeAlias = Callable[[Sequence[Item], Groups], npt.NDArray[np.int64]]
+"""Gives the experience of each whole clip of one subset, -1 for none."""
 
 
-@dataclass(frozen=True)
+def kept_windows(item: Item, group: Sequence[Hashable]) -> npt.NDArray[np.bool_]:
+    """(N,) mask of the windows that an item has in an experience: those asked for.
+
+    :param item: has N windows.
+    :param group: categories of the experience.
+    """
+    return np.array([category in group for category in item.categories], dtype=bool)
+
+
+def lost_windows(
+    item: Item, experiences: Sequence[int], groups: Groups, *, has_place: bool
+) -> dict[str, int]:
+    """Reason -> windows of an item that no experience has.
+
+    :param item: an item.
+    :param experiences: of the item.
+    :param groups: categories of each experience.
+    :param has_place: whether an experience has its clip.
+    """
+    total = len(item.categories)
+    if not has_place:
+        return {"the clip has no place": total}
+    kept = sum(int(kept_windows(item, groups[e]).sum()) for e in experiences)
+    return {"query of another experience than the clip's": total - kept}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """How clips and windows are divided over experiences."""
+    """How records are read, and items divided over experiences and streams."""
 
     name: str
     version: str
     """Changes with what the streams hold; travels into results and manifests."""
-    windows: str
-    """How windows are read: ``"clipped"`` or ``"raw"``."""
-    valid_share: float
-    """Share of the training clips that the valid stream holds by default."""
+    place: Place
     shares_clips: bool
     """Whether a clip may be in several experiences."""
-    splits_before_dropping: bool
+    reads_raw: bool = False
+    """Whether windows and texts stay as in the file, which is what public code sees."""
+    splits_before_dropping: bool = False
     """Whether a clip without features still counts when places are given."""
-    place: Callable[[Sequence[MomentClip], Groups], list[tuple[int, ...]]]
-    """Experiences of each clip, of train and val together."""
-    keeps: Callable[[MomentClip, Sequence[int]], npt.NDArray[np.bool_]]
-    """(N,) mask of the windows that a clip has in an experience with these ids."""
-    losses: Callable[[MomentClip, Sequence[int], Groups], Mapping[str, int]]
-    """Reason -> windows that a clip with these places loses."""
+    valid_share: float = 0.1
+    """Share of the training clips that the valid stream holds by default."""
+    valid_of_each: bool = False
+    """Whether the share is of each experience, whatever it holds, and not of train, of
+    which no category or experience may lose more than half."""
+    keeps: Callable[[Item, Sequence[Any]], npt.NDArray[np.bool_]] = kept_windows
+    """(N,) mask of the windows that an item has in an experience; see the default."""
+    losses: Callable[..., Mapping[str, int]] = lost_windows
+    """Why windows are lost; arguments as :func:`lost_windows`."""
+    sort_key: Callable[[Item], Any] | None = None
+    """Order of an experience's items, if it is not that of the file."""
+
+    @property
+    def windows(self) -> str:
+        """How windows are read: ``"clipped"`` or ``"raw"``."""
+        return "raw" if self.reads_raw else "clipped"
 
 
-def split_clips(
-    clips: Sequence[MomentClip],
-    groups: Groups,
-    protocol: Protocol,
-    valid_share: float,
-) -> Split:
-    """Divide clips over streams and experiences.
+def protocol_table(*protocols: Protocol) -> dict[str, Protocol]:
+    """Protocols by name.
 
-    :param clips: annotated clips of train and val, in file order.
-    :param groups: category ids of each experience.
-    :param protocol: the rule.
-    :param valid_share: share of the training clips held out by parent, in [0, 1).
-    :return: stream -> experiences -> clips in file order.
+    :param protocols: of one benchmark.
     """
-    places = protocol.place(clips, groups)
-    train = [i for i, clip in enumerate(clips) if clip.subset == "train"]
-    homes = [
-        -1 if not places[i] else 0 if protocol.shares_clips else places[i][0]
-        for i in train
+    return {protocol.name: protocol for protocol in protocols}
+
+
+# --- Places ---------------------------------------------------------------------------
+
+
+def place_by_category(items: Sequence[Item], groups: Groups) -> list[tuple[int, ...]]:
+    """Every experience that asks for one of an item's categories.
+
+    :param items: items.
+    :param groups: hold each of their categories once.
+    :return: experiences of each item, ascending.
+    """
+    experience = {category: e for e, group in enumerate(groups) for category in group}
+    return [
+        tuple(sorted({experience[category] for category in item.categories}))
+        for item in items
     ]
-    held = held_out_parents([clips[i] for i in train], np.array(homes), valid_share)
-    split: dict[str, list[list[MomentClip]]]
-    split = {name: [[] for _ in groups] for name in STREAMS}
-    for clip, own in zip(clips, places, strict=True):
-        is_held = clip.subset == "train" and clip.video_id in held
-        name = "test" if clip.subset == "val" else "valid" if is_held else "train"
-        for experience in own:
-            split[name][experience].append(clip)
-    return split
 
 
-def stream_samples(split: Split, groups: Groups, protocol: Protocol) -> Streams:
-    """Samples of a split: each clip with its windows in its experience.
+def place_exclusively(assign: Assign) -> Place:
+    """A rule that gives each clip to one experience, subset by subset.
 
-    :param split: stream -> experiences -> clips.
-    :param groups: category ids of each experience, in order of learning.
-    :param protocol: decides which windows are kept.
+    Items of the clip that this experience does not ask for have no place.
+
+    :param assign: chooses, among the experiences that ask for something in a clip.
     """
-    channels = {label: i for i, label in enumerate(x for g in groups for x in g)}
-    return {
-        name: [
-            [_sample(clip, group, channels, protocol) for clip in own]
-            for own, group in zip(experiences, groups, strict=True)
+
+    def place(items: Sequence[Item], groups: Groups) -> list[tuple[int, ...]]:
+        chosen: dict[str, int] = {}
+        for subset in ("train", "val"):
+            clips = whole_clips(item for item in items if item.subset == subset)
+            names = [clip.clip_id for clip in clips]
+            chosen.update(zip(names, assign(clips, groups).tolist(), strict=True))
+        return [
+            (chosen[item.clip_id],) if chosen[item.clip_id] in asking else ()
+            for item, asking in zip(
+                items, place_by_category(items, groups), strict=True
+            )
         ]
-        for name, experiences in split.items()
-    }
+
+    return place
 
 
-def _sample(
-    clip: MomentClip,
-    group: Sequence[int],
-    channels: Mapping[int, int],
-    protocol: Protocol,
-) -> MomentSample:
-    kept = protocol.keeps(clip, group)
-    windows = clip.windows_sec[kept]
-    if protocol.windows == "raw":
-        # The public files hold float32; equal numbers need its rounding.
-        windows = windows.astype(np.float32).astype(np.float64)
-    labels = [channels[label] for label in clip.label_ids[kept].tolist()]
-    own_channels = np.array(labels, dtype=np.int64)
-    windows.setflags(write=False)
-    own_channels.setflags(write=False)
-    return MomentSample(
-        clip, windows, own_channels, tuple(sorted(channels[label] for label in group))
+def assign_clips(
+    clips: Sequence[Item], groups: Groups, *, slack: float = BALANCE_SLACK
+) -> npt.NDArray[np.int64]:
+    """Give each clip to one experience, so that most windows are kept.
+
+    A linear assignment keeps as many windows as it can while each experience gets
+    between ``1 / slack`` and ``slack`` times its share, which is proportional to its
+    number of queries, and weighs the windows of a category by how few clips have it,
+    so that rare categories stay present.
+
+    :param clips: whole clips of one subset, each with at least one window.
+    :param groups: categories of each experience.
+    :param slack: at least 1; 1 gives each experience its share.
+    :return: (n_clips,) experience of each clip; a clip never goes to an experience
+        that asks nothing of it, -1 if the limit leaves it no place.
+    """
+    n_clips, n_groups = len(clips), len(groups)
+    if not n_clips:
+        return np.empty(0, dtype=np.int64)
+    # Ties must not depend on the order of learning: the same groups in another order
+    # get the same clips.
+    canonical = sorted(range(n_groups), key=lambda g: sorted(groups[g]))
+    gains = _gains(clips, [groups[g] for g in canonical])
+    sizes = np.array([len(groups[g]) for g in canonical])
+    shares = n_clips * sizes / sizes.sum()
+    most = np.ceil(slack * shares).astype(np.int64)
+    least = np.maximum(1, (shares / slack).astype(np.int64))
+    chosen = _best_experiences(gains, most, np.zeros_like(least))
+    # The second, slower search is for uneven groups and tiny data.
+    if (np.bincount(chosen[chosen >= 0], minlength=n_groups) < least).any():
+        chosen = _best_experiences(gains, most, least)
+    return np.where(chosen < 0, -1, np.array(canonical)[chosen])
+
+
+def _best_experiences(
+    gains: npt.NDArray[np.float64],
+    most: npt.NDArray[np.int64],
+    least: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """Group of each clip, -1 for none; the first ``least`` places go first."""
+    owner = np.repeat(np.arange(len(most)), most)
+    is_first = np.concatenate(
+        [np.arange(n) < m for n, m in zip(most, least, strict=True)]
     )
+    gain = gains[:, owner]  # (n_clips, n_places)
+    # Filling one first place outweighs all windows together.
+    bonus = gains.max() * len(gains) * (is_first & (gain > 0))
+    clip, place = linear_sum_assignment(gain + bonus, maximize=True)
+    return np.where(gain[clip, place] > 0, owner[place], -1)
 
 
-def count_split(
-    clips: Iterable[MomentClip],
-    split: Split,
-    groups: Groups,
-    protocol: Protocol,
-    report: DataReport,
-) -> None:
-    """Count what a protocol keeps of the clips and why it leaves the rest.
-
-    :param clips: all clips that could have a place.
-    :param split: where they are.
-    :param groups: category ids of each experience.
-    :param protocol: the rule.
-    :param report: where to count, as stage ``protocol <name>``.
-    """
-    stage = f"protocol {protocol.name}"
-    windows, members = report.stage(stage, "windows"), report.stage(stage, "clips")
-    places: dict[str, list[int]] = {}
-    for experiences in split.values():
-        for experience, own in enumerate(experiences):
-            for clip in own:
-                places.setdefault(clip.clip_id, []).append(experience)
-    for clip in clips:
-        own_places = places.get(clip.clip_id, [])
-        losses = protocol.losses(clip, own_places, groups)
-        for reason, count in losses.items():
-            windows.reject(reason, count)
-        windows.kept += len(clip.label_ids) - sum(losses.values())
-        if own_places:
-            members.kept += 1
-        else:
-            members.reject("no place in an experience that asks for it")
-
-
-def count_streams(streams: Streams, protocol: Protocol, report: DataReport) -> None:
-    """Note what each stream holds.
-
-    :param streams: samples by stream and experience.
-    :param protocol: names the stage.
-    :param report: where to note.
-    """
-    windows = report.stage(f"protocol {protocol.name}", "windows")
-    clips = report.stage(f"protocol {protocol.name}", "clips")
-    for name, experiences in streams.items():
-        samples = [sample for experience in experiences for sample in experience]
-        windows.note(f"in stream {name}", sum(len(s.class_indices) for s in samples))
-        clips.note(f"in stream {name}", len({s.clip.clip_id for s in samples}))
-        if protocol.shares_clips:
-            clips.note(f"samples in stream {name}", len(samples))
-
-
-def _exclusive_places(
-    clips: Sequence[MomentClip], groups: Groups
-) -> list[tuple[int, ...]]:
-    places: dict[str, tuple[int, ...]] = {}
-    for subset in ("train", "val"):
-        members = [clip for clip in clips if clip.subset == subset]
-        homes = assign_clips(members, groups).tolist()
-        for clip, home in zip(members, homes, strict=True):
-            places[clip.clip_id] = (home,) if home >= 0 else ()
-    return [places[clip.clip_id] for clip in clips]
-
-
-def _shared_places(
-    clips: Sequence[MomentClip], groups: Groups
-) -> list[tuple[int, ...]]:
-    home = {label: e for e, group in enumerate(groups) for label in group}
-    return [
-        tuple(sorted({home[label] for label in clip.label_ids.tolist()}))
-        for clip in clips
-    ]
-
-
-def _reference_places(
-    clips: Sequence[MomentClip], groups: Groups
-) -> list[tuple[int, ...]]:
-    return [(e,) if e >= 0 else () for e in reference_places(clips, groups)]
-
-
-def _asked_windows(clip: MomentClip, group: Sequence[int]) -> npt.NDArray[np.bool_]:
-    mask: npt.NDArray[np.bool_] = np.isin(clip.label_ids, group)
-    return mask
-
-
-def _losses(clip: MomentClip, places: Sequence[int], groups: Groups) -> dict[str, int]:
-    total = len(clip.label_ids)
-    if not places:
-        return {"the clip has no place": total}
-    kept = sum(int(_asked_windows(clip, groups[e]).sum()) for e in places)
-    return {"query of another experience than the clip's": total - kept}
-
-
-def _reference_losses(
-    clip: MomentClip, places: Sequence[int], groups: Groups
-) -> dict[str, int]:
-    total = len(clip.label_ids)
-    if not places:
-        return {f"{clip.subset}: the clip is dropped": total}
-    own = int(_asked_windows(clip, groups[places[0]]).sum())
-    kept = int(own_window_mask(clip, groups[places[0]]).sum())
-    return {
-        f"{clip.subset}: outside the clip's group": total - own,
-        f"{clip.subset}: starts or ends at or past the clip's end": own - kept,
-    }
-
-
-EXCLUSIVE = Protocol(
-    name="exclusive",
-    version="1",
-    windows="clipped",
-    valid_share=0.1,
-    shares_clips=False,
-    splits_before_dropping=False,
-    place=_exclusive_places,
-    keeps=_asked_windows,
-    losses=_losses,
-)
-SHARED_CLIPS = Protocol(
-    name="shared_clips",
-    version="1",
-    windows="clipped",
-    valid_share=0.1,
-    shares_clips=True,
-    splits_before_dropping=False,
-    place=_shared_places,
-    keeps=_asked_windows,
-    losses=_losses,
-)
-REFERENCE = Protocol(
-    name="reference",
-    version="1",
-    windows="raw",
-    # The public code selects on its evaluation split and holds nothing out.
-    valid_share=0.0,
-    shares_clips=False,
-    splits_before_dropping=True,
-    place=_reference_places,
-    keeps=own_window_mask,
-    losses=_reference_losses,
-)
-PROTOCOLS: Mapping[str, Protocol] = {
-    protocol.name: protocol for protocol in (EXCLUSIVE, SHARED_CLIPS, REFERENCE)
-}
-"""Protocols by name."""
-
-
-@dataclass(frozen=True)
-class StreamCount:
-    """What one experience of a stream holds."""
-
-    stream: str
-    experience: int
-    clips: int
-    windows: int
-    hours: float
-
-
-def stream_counts(streams: Streams) -> list[StreamCount]:
-    """Clips, windows and hours of each experience.
-
-    :param streams: samples by stream and experience.
-    """
-    return [
-        StreamCount(
-            name,
-            experience,
-            len(samples),
-            sum(len(sample.class_indices) for sample in samples),
-            sum(sample.clip.duration_sec for sample in samples) / 3600,
-        )
-        for name, experiences in streams.items()
-        for experience, samples in enumerate(experiences)
-    ]
-
-
-def counts_table(counts: Sequence[StreamCount]) -> str:
-    """A Markdown table with a row for each experience and one for all.
-
-    :param counts: from :func:`stream_counts`.
-    """
-    names = list(dict.fromkeys(count.stream for count in counts))
-    numbers = sorted({count.experience for count in counts})
-    rows = [
-        ["experience", *(f"{name}: clips / windows / hours" for name in names)],
-        ["---"] * (1 + len(names)),
-    ]
-    for label, chosen in [*((str(n), {n}) for n in numbers), ("all", set(numbers))]:
-        cells = [_cell(counts, name, chosen) for name in names]
-        rows.append([label, *cells])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def _cell(counts: Sequence[StreamCount], stream: str, experiences: set[int]) -> str:
-    own = [c for c in counts if c.stream == stream and c.experience in experiences]
-    clips, windows = sum(c.clips for c in own), sum(c.windows for c in own)
-    return f"{clips:,} / {windows:,} / {sum(c.hours for c in own):.1f}"
-
-
-def file_counts(path: Path | str, protocol: str) -> list[StreamCount]:
-    """Counts of a protocol on an annotation file, in five groups of the fixed order.
-
-    :param path: processed annotation file; features are not needed.
-    :param protocol: name of the protocol.
-    """
-    rule = PROTOCOLS[protocol]
-    read = read_moment_annotations(path, windows=rule.windows)
-    clips = [c for c in read.clips if c.subset != "test" and len(c.label_ids)]
-    groups = query_groups(
-        list(read.label_names), n_experiences=5, group_sizes=None, order=None, seed=None
-    )
-    split = split_clips(clips, groups, rule, rule.valid_share)
-    return stream_counts(stream_samples(split, groups, rule))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the counts of all protocols on an annotation file.
-
-    :param arguments: command-line arguments; those of the process if not given.
-    :return: exit status.
-    """
-    parser = argparse.ArgumentParser(
-        prog="python -m avalanche_vilco.benchmarks.protocols",
-        description="Print what each protocol keeps of an annotation file.",
-    )
-    parser.add_argument("file", metavar="FILE", help="processed annotation file")
-    file = parser.parse_args(arguments).file
-    try:
-        for name in PROTOCOLS:
-            print(f"## {name}\n\n{counts_table(file_counts(file, name))}\n")
-    except (FileNotFoundError, DataError) as error:
-        parser.exit(1, f"error: {error}\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _gains(clips: Sequence[Item], groups: Groups) -> npt.NDArray[np.float64]:
+    """(n_clips, n_groups): windows kept, rare categories counted higher."""
+    group_of = {category: g for g, group in enumerate(groups) for category in group}
+    presence = Counter(category for clip in clips for category in set(clip.categories))
+    gains = np.zeros((len(clips), len(groups)))
+    for row, clip in enumerate(clips):
+        for category, windows in Counter(clip.categories).items():
+            rarity = len(clips) / presence[category] ** 2
+            gains[row, group_of[category]] += windows + rarity
+    return gains

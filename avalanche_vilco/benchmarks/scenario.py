@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain, count
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,13 @@ from avalanche.benchmarks.utils.classification_dataset import (
     TaskAwareSupervisedClassificationDataset,
 )
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from avalanche_vilco.benchmarks.manifest import SplitManifest, write_manifest
+from avalanche_vilco.benchmarks.manifest import (
+    Category,
+    SplitManifest,
+    write_manifest,
+)
+from avalanche_vilco.benchmarks.split import balancing_targets
 from avalanche_vilco.core.report import DataReport
 
 
@@ -45,10 +49,25 @@ class Query:
     """(L, C) token features of the query's text."""
 
 
+def learnt_queries(
+    groups: Sequence[Sequence[Category]], tokens: Callable[[str], Tensor]
+) -> list[list[Query]]:
+    """Queries of each experience, numbered in order of learning.
+
+    :param groups: categories of each experience.
+    :param tokens: gives the token features of a name.
+    """
+    index = count()
+    return [
+        [Query(next(index), c.label_id, c.name, tokens(c.name)) for c in group]
+        for group in groups
+    ]
+
+
 class QueryExperience(DatasetExperience):
     """An experience that brings queries.
 
-    ``classes_*`` are output channels, as Avalanche's plugins expect of classes;
+    ``classes_*`` are class indices, as Avalanche's plugins expect of classes;
     :attr:`queries_in_this_experience` has names and original ids.
     """
 
@@ -100,55 +119,88 @@ class QueryExperience(DatasetExperience):
 
 
 def experience_dataset(
-    data: Dataset[Any],
+    data: Any,
     indices: Sequence[int],
     *,
-    groups: Sequence[int],
-    clip_ids: Sequence[str],
+    class_indices: Sequence[Sequence[int]],
     task_label: int,
-    collate_fn: Callable[..., Any],
-    class_indices: Sequence[Sequence[int]] | None = None,
 ) -> AvalancheDataset:
     """A view of a stream's samples as Avalanche's plugins want it.
 
-    :param data: samples of the whole stream, shared by all experiences.
-    :param indices: the samples of this experience; these follow them into buffers as
-        the attribute ``positions``, which says which sample it is.
-    :param groups: for each of these samples the integer that class-balanced
-        buffers group by.
-    :param clip_ids: for each of these samples its clip; follows it into buffers as
-        the attribute ``clip_ids``, so that what a memory holds can be told without
-        reading it.
+    Attributes follow samples into buffers: ``targets``, the integer that class-balanced
+    buffers group by; ``class_indices``, for memories with slots for each query;
+    ``clip_ids``, so that what a memory holds can be told without reading it; and
+    ``positions``, which say which sample of ``data`` it is.
+
+    :param data: samples of the whole stream, shared by all experiences; has
+        ``samples``, each with its ``clip``, and ``collate_fn``, which makes
+        mini-batches and survives subsets, buffers and workers.
+    :param indices: the samples of this experience.
+    :param class_indices: for each of these samples the queries with a window in it.
     :param task_label: task label of the samples; always attached, since without
         one Avalanche's training loader ignores the collate function.
-    :param collate_fn: makes mini-batches; survives subsets, buffers and workers.
-    :param class_indices: for each of these samples the queries with a window in it,
-        which follow it as the attribute ``class_indices``, for memories with slots for
-        each query; ``None`` takes its group alone.
     """
     view = torch.utils.data.Subset(data, list(indices))
-    answered = [[group] for group in groups] if class_indices is None else class_indices
+    clip_ids = [data.samples[i].clip.clip_id for i in indices]
     return TaskAwareSupervisedClassificationDataset(
         [view],
         data_attributes=[
-            DataAttribute(list(groups), "targets"),
-            DataAttribute(list(clip_ids), "clip_ids"),
+            DataAttribute(balancing_targets(class_indices), "targets"),
+            DataAttribute(clip_ids, "clip_ids"),
             DataAttribute(list(indices), "positions"),
-            DataAttribute([tuple(own) for own in answered], "class_indices"),
+            DataAttribute([tuple(own) for own in class_indices], "class_indices"),
             # Avalanche's ConstantSequence cannot be empty.
             TaskLabels([task_label] * len(view)),
         ],
-        collate_fn=collate_fn,
+        collate_fn=data.collate_fn,
     )
 
 
-class QueryIncrementalScenario(CLScenario):
-    """A scenario of query-incremental streams.
+def query_streams(
+    datasets: Mapping[str, Any],
+    sizes: Mapping[str, Sequence[int]],
+    groups: Sequence[Sequence[Query]],
+    *,
+    class_indices: Callable[[Any], Sequence[int]],
+    return_task_id: bool,
+) -> dict[str, list[QueryExperience]]:
+    """Experiences of datasets that hold them one after the other.
+
+    :param datasets: stream -> samples of all its experiences, in order.
+    :param sizes: stream -> number of samples of each experience.
+    :param groups: queries that each experience brings.
+    :param class_indices: gives the queries with a window in a sample.
+    :param return_task_id: label samples with their experience instead of 0.
+    """
+    streams: dict[str, list[QueryExperience]] = {}
+    for name, data in datasets.items():
+        starts = accumulate(sizes[name], initial=0)
+        streams[name] = []
+        for e, (start, size) in enumerate(zip(starts, sizes[name], strict=False)):
+            indices = range(start, start + size)
+            task_label = e if return_task_id else 0
+            dataset = experience_dataset(
+                data,
+                indices,
+                class_indices=[class_indices(data.samples[i]) for i in indices],
+                task_label=task_label,
+            )
+            streams[name].append(
+                QueryExperience(
+                    dataset=dataset,
+                    current_experience=e,
+                    groups=groups,
+                    task_label=task_label,
+                )
+            )
+    return streams
+
+
+class Scenario(CLScenario):
+    """Streams of experiences with the data that they are made of.
 
     :param streams: stream name -> experiences, in order.
-    :param queries: all queries in order of learning.
-    :param datasets: stream name -> the dataset of all its experiences: a
-        ``MomentDataset``, ``QueryDataset`` or ``VisualDataset``.
+    :param datasets: stream name -> the dataset of all its experiences, in order.
     :param info: what a results file must say of the data (protocol, versions...).
     :param report: what was read, kept and rejected.
     :param manifest: what the split is, if it can be published.
@@ -156,9 +208,8 @@ class QueryIncrementalScenario(CLScenario):
 
     def __init__(
         self,
-        streams: Mapping[str, Sequence[QueryExperience]],
+        streams: Mapping[str, Sequence[Any]],
         *,
-        queries: Sequence[Query],
         datasets: Mapping[str, Any],
         info: Mapping[str, Any],
         report: DataReport,
@@ -167,11 +218,8 @@ class QueryIncrementalScenario(CLScenario):
         super().__init__(
             [EagerCLStream(name, list(exps)) for name, exps in streams.items()]
         )
-        self.queries = tuple(queries)
-        """Queries by output channel."""
         self.datasets: dict[str, Any] = dict(datasets)
-        """Samples of each whole stream, in the order of its experiences: moments,
-        or, of visual queries, windows of frames."""
+        """Samples of each whole stream, in the order of its experiences."""
         self.info = dict(info)
         """Protocol, version and sizes, for results files."""
         self.report = report
@@ -181,7 +229,7 @@ class QueryIncrementalScenario(CLScenario):
             stream.benchmark = self
 
     def manifest(self) -> dict[str, Any]:
-        """What the split is: clip ids, groups, protocol, versions and file hashes.
+        """What the split is: item ids, groups, protocol, versions and file hashes.
 
         The generator takes it back: ``vilco_mq(root, manifest=...)``.
 
@@ -207,6 +255,26 @@ class QueryIncrementalScenario(CLScenario):
         """Number of experiences of each stream."""
         return len(self.train_stream)
 
+
+class QueryIncrementalScenario(Scenario):
+    """A scenario in which each experience brings new queries.
+
+    :param streams: stream name -> experiences, in order.
+    :param queries: all queries in order of learning.
+    :param settings: as of :class:`Scenario`.
+    """
+
+    def __init__(
+        self,
+        streams: Mapping[str, Sequence[QueryExperience]],
+        *,
+        queries: Sequence[Query],
+        **settings: Any,
+    ) -> None:
+        super().__init__(streams, **settings)
+        self.queries = tuple(queries)
+        """Queries by class index."""
+
     @property
     def n_classes(self) -> int:
         """Number of queries."""
@@ -214,7 +282,7 @@ class QueryIncrementalScenario(CLScenario):
 
     @property
     def classes_order(self) -> list[int]:
-        """Original category id of each output channel."""
+        """Original category id of each class index."""
         return [query.label_id for query in self.queries]
 
     @property

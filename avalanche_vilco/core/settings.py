@@ -28,7 +28,7 @@ def option_types(target: Any) -> dict[str, Any]:
         type take anything.
     """
     target = inspect.unwrap(target)
-    if typing.is_typeddict(target):
+    if typing.is_typeddict(target) or dataclasses.is_dataclass(target):
         return typing.get_type_hints(target, include_extras=True)
     function = target.__init__ if inspect.isclass(target) else target
     hints = typing.get_type_hints(function, include_extras=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,22 @@ Stream = TypeVar("Stream", bound="MomentDataset")
 FLOAT32_BYTES = 4
 
 
+def read_only(values: Any, dtype: Any, *shape: int) -> npt.NDArray[Any]:
+    """An array that nobody can change, since experiences share it.
+
+    :param values: numbers.
+    :param dtype: of the array.
+    :param shape: of the array; -1 fits one axis to the numbers.
+    """
+    array = np.array(values, dtype=dtype).reshape(shape)
+    array.setflags(write=False)
+    return array
+
+
+_NO_WINDOWS = read_only([], np.float64, -1, 2)
+_NO_LABELS = read_only([], np.int64, -1)
+
+
 @dataclass(frozen=True, eq=False)
 class MomentClip:
     """One annotated clip. Arrays are read-only: experiences share them."""
@@ -33,9 +49,9 @@ class MomentClip:
     subset: str
     duration_sec: float
     features_per_sec: float
-    windows_sec: npt.NDArray[np.float64]
+    windows_sec: npt.NDArray[np.float64] = field(default_factory=lambda: _NO_WINDOWS)
     """(N, 2) start and end, 0 <= start < end; end <= duration unless read raw."""
-    label_ids: npt.NDArray[np.int64]
+    label_ids: npt.NDArray[np.int64] = field(default_factory=lambda: _NO_LABELS)
     """(N,) category of each window, as in the file."""
     video_start_sec: float | None = None
     """Start of the clip in seconds of its parent video, if the file says it."""
@@ -102,7 +118,7 @@ class MomentDataset(Dataset[Sample]):
         if sample.shown is not None:
             inputs["shown"] = self._multi_hot(sample.shown)
         if self.narrations is not None:
-            inputs.update(self._told(sample.clip))
+            inputs.update(self._narration_inputs(sample.clip))
         return inputs, self._targets(index, valid)
 
     def subset(self: Stream, positions: Iterable[int]) -> Stream:
@@ -140,7 +156,7 @@ class MomentDataset(Dataset[Sample]):
         whole.store = ShuffledFeatures(self.store, clips, seed)
         return whole
 
-    def _told(self, clip: MomentClip) -> dict[str, Tensor]:
+    def _narration_inputs(self, clip: MomentClip) -> dict[str, Tensor]:
         assert self.narrations is not None
         embeddings, windows, numbers = self.narrations.of_clip(clip.clip_id)
         windows = seconds_to_grid(windows, self._rate(clip)).float()

@@ -208,9 +208,10 @@ def settings_of(
     if options.root is not None:
         data["dataset_root"] = options.root
         if row.features:
-            data["features"] = [str(options.root / name) for name in row.features]
+            folders = [str(options.root / name) for name in row.features]
+            data["sources"] = {"features": folders}
     if row.order is not None:
-        data.update(order=row.order, seed=seed)
+        data.update(fixed_class_order=row.order, seed=seed)
     settings = {
         **({} if options.data == EMBEDDED else grid.paper),
         "device": options.device,

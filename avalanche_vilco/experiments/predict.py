@@ -205,12 +205,7 @@ def one_experience(data: Any, scenario: Any) -> list[QueryExperience]:
     :param scenario: whose queries they ask.
     """
     dataset = experience_dataset(
-        data,
-        range(len(data)),
-        groups=[0] * len(data),
-        clip_ids=[sample.clip.clip_id for sample in data.samples],
-        task_label=0,
-        collate_fn=data.collate_fn,
+        data, range(len(data)), class_indices=[[0]] * len(data), task_label=0
     )
     experience = QueryExperience(
         dataset=dataset,

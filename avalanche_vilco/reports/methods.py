@@ -215,10 +215,10 @@ def setting_facts(run: Run) -> Facts:
     options = {**config.pop("benchmark_options")}
     options |= options.pop("sources", {})
     info = dict(run.info)
-    if options.get("order") and options.pop("seed", None) == run.seed:
+    order = options.pop("fixed_class_order", None)
+    if order and options.pop("seed", None) == run.seed:
         # Shuffled anew by each seed: a spread over seeds is one over orders too.
-        info["order"] = f"{options['order']} shuffled by the run's seed"
-    options.pop("order", None)
+        info["order"] = f"{order} shuffled by the run's seed"
     for name in (*_OF_THE_METHOD, *_WITHOUT_EFFECT):
         config.pop(name, None)
     # Sentences belong to methods that learn from them.

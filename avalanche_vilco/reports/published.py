@@ -48,7 +48,7 @@ class PublishedNumber(msgspec.Struct, frozen=True, kw_only=True):
         :param method: of ours.
         """
         config = method.runs[0].results.config
-        order = config.benchmark_options.get("order")
+        order = config.benchmark_options.get("fixed_class_order")
         features = config.sources.get("features")
         n_features = len(features) if isinstance(features, list) else 1
         return (

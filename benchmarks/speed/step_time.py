@@ -84,7 +84,9 @@ def measure(name: str, root: Path, changes: dict[str, Any]) -> tuple[float, floa
     from avalanche_vilco.training.strategies import STRATEGIES
 
     RNGManager.set_random_seeds(0)
-    benchmark = vilco_mq(root, group_sizes=GROUP_SIZES, narrations=True)
+    benchmark = vilco_mq(
+        root, per_exp_classes=GROUP_SIZES, sources={"narrations": True}
+    )
     recipe = STRATEGIES[name]
     small = {key: value for key, value in SMALL.items() if key in recipe.options}
     model = vilco_mq_tiny(

@@ -91,7 +91,7 @@ def test_paper_settings_are_those_of_table_8(grid: Script, tmp_path: Path) -> No
     assert settings["strategy_options"]["mem_size"] == 1010
     names = ["features", "features_internvideo", "features_slowfast"]
     folders = [str(tmp_path / name) for name in names]
-    assert settings["benchmark_options"]["features"] == folders
+    assert settings["benchmark_options"]["sources"]["features"] == folders
 
 
 def test_visual_queries_take_the_settings_of_table_8(

@@ -5,6 +5,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from avalanche_vilco import __version__, vilco_mq
-from avalanche_vilco.benchmarks.manifest import (
-    SplitManifest,
-    parse_manifest,
-    read_manifest,
-)
-from avalanche_vilco.benchmarks.protocols import PROTOCOLS, STREAMS
+from avalanche_vilco import vilco_mq
+from avalanche_vilco.benchmarks.manifest import SplitManifest, open_manifest
+from avalanche_vilco.benchmarks.protocols import STREAMS
 from avalanche_vilco.benchmarks.scenario import QueryIncrementalScenario
+from avalanche_vilco.benchmarks.vilco_mq.split import MQ_PROTOCOLS, MQ_RULES
 from avalanche_vilco.core.errors import DataError
 
 FILE = "ego4d_clip_annotations_v2.json"
@@ -52,9 +50,9 @@ def content(benchmark: QueryIncrementalScenario) -> dict[str, Any]:
 SPLITS: dict[str, dict[str, Any]] = {
     "exclusive": {},
     "shuffled": {"seed": 4, "valid_share": 0.2},
-    "groups": {"order": "groups", "seed": 1},
-    "listed": {"order": [9, 0, 8, 1, 7, 2, 6, 3, 5, 4]},
-    "uneven": {"group_sizes": [3, 5, 2]},
+    "groups": {"fixed_class_order": "groups", "seed": 1},
+    "listed": {"fixed_class_order": [9, 0, 8, 1, 7, 2, 6, 3, 5, 4]},
+    "uneven": {"per_exp_classes": [3, 5, 2]},
     "shared_clips": {"protocol": "shared_clips", "valid_share": 0.2},
     "reference": {"protocol": "reference"},
     "reference held out": {"protocol": "reference", "valid_share": 0.2},
@@ -79,7 +77,7 @@ def test_manifest_gives_the_same_streams_back(mq_root, tmp_path, case):
 def test_manifest_is_accepted_as_file_dict_and_object(mq_root, tmp_path, manifest):
     path = tmp_path / "split.json"
     path.write_text(json.dumps(manifest))
-    forms = [path, str(path), manifest, read_manifest(path)]
+    forms = [path, str(path), manifest, open_manifest(path, MQ_RULES).manifest]
     contents = [content(vilco_mq(mq_root, manifest=form)) for form in forms]
     assert all(one == contents[0] for one in contents)
 
@@ -88,8 +86,8 @@ def test_manifest_says_what_the_split_is(mq_root, manifest):
     digest = hashlib.sha256((mq_root / FILE).read_bytes()).hexdigest()
     assert manifest["files"] == {FILE: digest}
     assert manifest["protocol"] == "exclusive"
-    assert manifest["protocol_version"] == PROTOCOLS["exclusive"].version
-    assert manifest["package_version"] == __version__
+    assert manifest["protocol_version"] == MQ_PROTOCOLS["exclusive"].version
+    assert manifest["package_version"] == version("avalanche-vilco")
     assert manifest["source"] == {"order": None, "seed": None, "valid_share": 0.2}
     assert [c["label_id"] for g in manifest["groups"] for c in g] == list(range(10))
     assert all(c["name"] for group in manifest["groups"] for c in group)
@@ -112,8 +110,8 @@ def test_manifest_follows_the_data_to_another_folder_and_file_name(
     (tmp_path / "moved" / FILE).rename(tmp_path / "moved" / "renamed.json")
     moved = vilco_mq(
         tmp_path / "moved",
-        annotations=tmp_path / "moved" / "renamed.json",
         manifest=manifest,
+        sources={"annotations": tmp_path / "moved" / "renamed.json"},
     )
     assert content(moved) == content(vilco_mq(mq_root, manifest=manifest))
 
@@ -124,7 +122,9 @@ def test_clips_without_features_can_be_dropped_from_a_manifest(
     shutil.copytree(mq_root, tmp_path / "root")
     victim = manifest["streams"]["train"][0][0]
     next((tmp_path / "root" / "features").glob(f"{victim}.*")).unlink()
-    benchmark = vilco_mq(tmp_path / "root", manifest=manifest, missing="drop")
+    benchmark = vilco_mq(
+        tmp_path / "root", manifest=manifest, sources={"missing": "drop"}
+    )
     wanted = [c for c in manifest["streams"]["train"][0] if c != victim]
     assert list(benchmark.train_stream[0].dataset.clip_ids) == wanted
 
@@ -163,8 +163,8 @@ def test_official_files_are_all_in_the_manifest(mq_root, tmp_path):
         ]
         text = json.dumps({"version": "v2", "videos": videos})
         (tmp_path / f"{name}.json").write_text(text)
-    options = {"categories": mq_root / FILE, "features_per_sec": 30 / 64}
-    made = vilco_mq(tmp_path, **options)
+    sources = {"categories": mq_root / FILE, "features_per_sec": 30 / 64}
+    made = vilco_mq(tmp_path, sources=sources)
     assert made.info["category_ids"] == FILE
     assert set(made.manifest()["files"]) == {
         "moments_train.json",
@@ -174,19 +174,19 @@ def test_official_files_are_all_in_the_manifest(mq_root, tmp_path):
     ours = {s.clip.clip_id for s in made.datasets["test"].samples}
     theirs = {s.clip.clip_id for s in vilco_mq(mq_root).datasets["test"].samples}
     assert ours == theirs
-    again = vilco_mq(tmp_path, manifest=made.manifest(), **options)
+    again = vilco_mq(tmp_path, manifest=made.manifest(), sources=sources)
     assert content(again) == content(made)
-    alphabetical = vilco_mq(tmp_path, features_per_sec=30 / 64)
+    alphabetical = vilco_mq(tmp_path, sources={"features_per_sec": 30 / 64})
     assert alphabetical.info["category_ids"] == "alphabetical"
     with pytest.raises(ValueError, match="needs the public category ids"):
-        vilco_mq(tmp_path, features_per_sec=30 / 64, protocol="reference")
+        vilco_mq(tmp_path, protocol="reference", sources={"features_per_sec": 30 / 64})
 
 
 def test_arguments_for_official_files_are_refused_with_a_processed_one(mq_root):
     with pytest.raises(ValueError, match="states features_per_sec itself"):
-        vilco_mq(mq_root, features_per_sec=1.0)
+        vilco_mq(mq_root, sources={"features_per_sec": 1.0})
     with pytest.raises(ValueError, match="states categories itself"):
-        vilco_mq(mq_root, categories={})
+        vilco_mq(mq_root, sources={"categories": {}})
 
 
 # What differs is named
@@ -216,7 +216,7 @@ def test_clip_of_another_subset_is_refused(mq_root, manifest):
     leaking = copy.deepcopy(manifest)
     clip_id = leaking["streams"]["test"][0].pop()
     leaking["streams"]["train"][0].append(clip_id)
-    with pytest.raises(DataError, match="takes clips of 'train'") as caught:
+    with pytest.raises(DataError, match="stream train takes 'train'") as caught:
         vilco_mq(mq_root, manifest=leaking)
     assert clip_id in str(caught.value)
 
@@ -225,10 +225,10 @@ def test_clip_of_another_subset_is_refused(mq_root, manifest):
     "options",
     [
         {"protocol": "reference"},
-        {"order": "groups"},
+        {"fixed_class_order": "groups"},
         {"seed": 1},
         {"n_experiences": 2},
-        {"group_sizes": [5, 5]},
+        {"per_exp_classes": [5, 5]},
         {"valid_share": 0.0},
     ],
 )
@@ -353,7 +353,7 @@ def test_what_is_no_manifest_is_refused_by_name(tmp_path, text):
     path = tmp_path / "split.json"
     path.write_text(text)
     with pytest.raises(DataError, match=r"split\.json"):
-        read_manifest(path)
+        open_manifest(path, MQ_RULES)
 
 
 def test_cut_manifest_is_refused(tmp_path, manifest):
@@ -361,7 +361,7 @@ def test_cut_manifest_is_refused(tmp_path, manifest):
     text = json.dumps(manifest)
     path.write_text(text[: len(text) // 2])
     with pytest.raises(DataError, match="truncated"):
-        read_manifest(path)
+        open_manifest(path, MQ_RULES)
 
 
 def test_absent_manifest_is_named(mq_root, tmp_path):
@@ -397,7 +397,7 @@ def test_any_value_in_any_place_is_read_or_refused(manifest, data, value):
             break
         target = inner
     try:
-        assert isinstance(parse_manifest(damaged), SplitManifest)
+        assert isinstance(open_manifest(damaged, MQ_RULES).manifest, SplitManifest)
     except DataError as error:
         assert str(error).startswith("manifest")
 

@@ -1,6 +1,6 @@
 """Experiences and streams as Avalanche's plugins look for them."""
 
-from itertools import pairwise
+from itertools import chain
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,13 +13,13 @@ from avalanche.training.storage_policy import (
 )
 from torch.utils.data import DataLoader
 
+from avalanche_vilco.benchmarks.manifest import Category
 from avalanche_vilco.benchmarks.scenario import (
-    Query,
-    QueryExperience,
     QueryIncrementalScenario,
-    experience_dataset,
+    learnt_queries,
+    query_streams,
 )
-from avalanche_vilco.core.batch import ClipBatch, MomentTargets, collate_moments
+from avalanche_vilco.core.batch import ClipBatch, MomentTargets
 from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.data.features import FeatureFolder
 from avalanche_vilco.data.moments import MomentClip, MomentDataset, MomentSample
@@ -53,36 +53,20 @@ def moments(folder, name: str) -> MomentDataset:
     return MomentDataset(samples, FeatureFolder(folder), sum(SIZES))
 
 
-def experience(data, indices, e, groups, task_label) -> QueryExperience:
-    own = [data.samples[i] for i in indices]
-    dataset = experience_dataset(
-        data,
-        indices,
-        groups=[int(sample.class_indices[0]) for sample in own],
-        clip_ids=[sample.clip.clip_id for sample in own],
-        task_label=task_label,
-        collate_fn=collate_moments,
-    )
-    return QueryExperience(
-        dataset=dataset, current_experience=e, groups=groups, task_label=task_label
-    )
-
-
-def build(folder, task_labels=(0, 0, 0)) -> QueryIncrementalScenario:
+def build(folder, return_task_id=False) -> QueryIncrementalScenario:
+    names = [Category(label, f"label {label}") for label in LABELS]
     ends = np.cumsum(SIZES).tolist()
-    queries = [
-        Query(channel, label, f"label {label}", torch.zeros(2, 8))
-        for channel, label in enumerate(LABELS)
-    ]
-    groups = [queries[end - n : end] for end, n in zip(ends, SIZES, strict=True)]
-    streams, data = {}, {}
-    for name, counts in CLIPS.items():
-        data[name] = moments(folder, name)
-        starts = np.cumsum((0, *counts)).tolist()
-        streams[name] = [
-            experience(data[name], range(start, end), e, groups, task_labels[e])
-            for e, (start, end) in enumerate(pairwise(starts))
-        ]
+    parts = [names[end - n : end] for end, n in zip(ends, SIZES, strict=True)]
+    groups = learnt_queries(parts, lambda name: torch.zeros(2, 8))
+    data = {name: moments(folder, name) for name in CLIPS}
+    streams = query_streams(
+        data,
+        CLIPS,
+        groups,
+        class_indices=lambda sample: sample.class_indices.tolist(),
+        return_task_id=return_task_id,
+    )
+    queries = list(chain(*groups))
     return QueryIncrementalScenario(
         streams, queries=queries, datasets=data, info={"a": 1}, report=DataReport()
     )
@@ -164,10 +148,10 @@ def test_benchmark_keeps_the_samples_of_each_whole_stream(benchmark):
         assert len(benchmark.datasets[name]) == sum(counts)
 
 
-@pytest.mark.parametrize("task_labels", [(0, 0, 0), (0, 1, 2)])
-def test_task_label_is_that_of_the_samples(folder, task_labels):
-    for exp in all_experiences(build(folder, task_labels)):
-        expected = task_labels[exp.current_experience]
+@pytest.mark.parametrize("return_task_id", [False, True])
+def test_task_label_is_that_of_the_samples(folder, return_task_id):
+    for exp in all_experiences(build(folder, return_task_id)):
+        expected = exp.current_experience if return_task_id else 0
         assert exp.task_label == expected
         assert exp.task_labels == [expected]
         assert set(exp.dataset.targets_task_labels) <= {expected}

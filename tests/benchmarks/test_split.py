@@ -9,26 +9,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from avalanche_vilco.benchmarks.items import Item, whole_clips
+from avalanche_vilco.benchmarks.protocols import BALANCE_SLACK, assign_clips
 from avalanche_vilco.benchmarks.split import (
-    BALANCE_SLACK,
-    assign_clips,
     balancing_targets,
     held_out_parents,
     query_groups,
 )
-from avalanche_vilco.data.moments import MomentClip
 
 IDS = list(range(110))
 
 
-def clip(name: str, labels: Sequence[int], parent: str | None = None) -> MomentClip:
-    windows = np.array([[i, i + 1] for i in range(len(labels))], dtype=np.float64)
-    ids = np.array(labels, dtype=np.int64)
-    return MomentClip(name, parent or name, "train", 300.0, 2.0, windows, ids)
+def clip(name: str, labels: Sequence[int], parent: str | None = None) -> Item:
+    return Item(name, name, parent or name, "train", tuple(map(int, labels)))
 
 
 def groups_of(ids: Sequence[int] = IDS, **options) -> list[list[int]]:
-    defaults = {"n_experiences": 5, "group_sizes": None, "order": None, "seed": None}
+    defaults = {
+        "n_experiences": 5,
+        "per_exp_classes": None,
+        "fixed_class_order": None,
+        "seed": None,
+    }
     return query_groups(ids, **{**defaults, **options})
 
 
@@ -42,39 +44,45 @@ def test_default_order_is_that_of_category_ids():
 
 @pytest.mark.parametrize("order", [None, "queries"])
 def test_seed_shuffles_queries_and_nothing_else_does(order):
-    first, again, other = (groups_of(order=order, seed=s) for s in (3, 3, 4))
+    first, again, other = (
+        groups_of(fixed_class_order=order, seed=s) for s in (3, 3, 4)
+    )
     assert first == again
     assert first != other
     assert sorted(chain(*first)) == IDS
-    assert first == groups_of(order="queries", seed=3)
+    assert first == groups_of(fixed_class_order="queries", seed=3)
 
 
 def test_order_groups_shuffles_whole_groups():
     fixed = groups_of()
-    orders = {str(groups_of(order="groups", seed=seed)) for seed in range(10)}
+    orders = {
+        str(groups_of(fixed_class_order="groups", seed=seed)) for seed in range(10)
+    }
     assert len(orders) > 1
     for seed in range(10):
-        groups = groups_of(order="groups", seed=seed)
+        groups = groups_of(fixed_class_order="groups", seed=seed)
         assert sorted(groups) == fixed
-        assert groups == groups_of(order="groups", seed=seed)
+        assert groups == groups_of(fixed_class_order="groups", seed=seed)
 
 
 def test_explicit_order_is_followed():
-    assert groups_of([3, 16, 59], order=[59, 3, 16], n_experiences=3) == [
+    assert groups_of([3, 16, 59], fixed_class_order=[59, 3, 16], n_experiences=3) == [
         [59],
         [3],
         [16],
     ]
-    assert groups_of(order=np.array(IDS[::-1]))[0] == IDS[:-23:-1]
+    assert groups_of(fixed_class_order=np.array(IDS[::-1]))[0] == IDS[:-23:-1]
 
 
 def test_explicit_sizes_are_followed():
-    groups = groups_of(range(6), group_sizes=[3, 1, 2])
+    groups = groups_of(range(6), per_exp_classes=[3, 1, 2])
     assert groups == [[0, 1, 2], [3], [4, 5]]
 
 
 def test_sizes_go_with_their_groups_when_groups_are_shuffled():
-    groups = groups_of(range(6), group_sizes=[3, 1, 2], order="groups", seed=1)
+    groups = groups_of(
+        range(6), per_exp_classes=[3, 1, 2], fixed_class_order="groups", seed=1
+    )
     assert sorted(groups) == [[0, 1, 2], [3], [4, 5]]
 
 
@@ -84,7 +92,7 @@ def test_number_of_experiences_that_does_not_divide_names_those_that_do():
     message = str(caught.value)
     assert "110 queries do not divide into 4 experiences" in message
     assert "[1, 2, 5, 10, 11, 22, 55, 110]" in message
-    assert "group_sizes" in message
+    assert "per_exp_classes" in message
 
 
 @pytest.mark.parametrize("n_experiences", [0, -5, 111, 220])
@@ -96,7 +104,7 @@ def test_number_of_experiences_out_of_range_is_refused(n_experiences):
 @pytest.mark.parametrize("sizes", [[22] * 4, [110, 0], [111, -1], [], [22] * 6])
 def test_sizes_that_do_not_fit_are_refused(sizes):
     with pytest.raises(ValueError, match="sum up to 110 but got"):
-        groups_of(group_sizes=sizes)
+        groups_of(per_exp_classes=sizes)
 
 
 @pytest.mark.parametrize(
@@ -111,18 +119,18 @@ def test_sizes_that_do_not_fit_are_refused(sizes):
 )
 def test_order_that_does_not_fit_is_refused(order, problem):
     with pytest.raises(ValueError, match=problem):
-        groups_of(order=order, seed=0)
+        groups_of(fixed_class_order=order, seed=0)
 
 
 def test_listed_order_with_a_seed_is_refused():
     with pytest.raises(ValueError, match="not shuffled: leave seed=3 out"):
-        groups_of(order=IDS[::-1], seed=3)
+        groups_of(fixed_class_order=IDS[::-1], seed=3)
 
 
 @pytest.mark.parametrize("order", ["queries", "groups"])
 def test_shuffled_order_needs_a_seed(order):
     with pytest.raises(ValueError, match="needs a seed: pass seed=0"):
-        groups_of(order=order)
+        groups_of(fixed_class_order=order)
 
 
 # Clips over experiences
@@ -155,7 +163,7 @@ def test_clip_goes_where_something_is_asked_of_it_and_no_experience_overflows(
         share = len(clips) * len(groups[e]) / 10
         assert e == -1 or n <= np.ceil(BALANCE_SLACK * share)
     for one, place in zip(clips, home.tolist(), strict=True):
-        assert place == -1 or set(one.label_ids.tolist()) & set(groups[place])
+        assert place == -1 or set(one.categories) & set(groups[place])
 
 
 @given(labels=clip_sets, groups=partitions)
@@ -220,16 +228,13 @@ def test_holding_out_keeps_within_the_share_and_leaves_train_half_of_each_catego
         clip(f"c{i}", own, parent=f"v{i % n_parents}") for i, own in enumerate(labels)
     ]
     home = assign_clips(clips, groups)
-    held = held_out_parents(clips, home, share)
+    held = held_out_parents(clips, home.tolist(), share)
     placed = [one for one, place in zip(clips, home, strict=True) if place >= 0]
     out = [one for one in placed if one.video_id in held]
     assert len(out) <= share * len(placed)
-    everywhere = Counter(c for one in placed for c in set(one.label_ids.tolist()))
+    everywhere = Counter(c for one in placed for c in set(one.categories))
     left = Counter(
-        c
-        for one in placed
-        if one.video_id not in held
-        for c in set(one.label_ids.tolist())
+        c for one in placed if one.video_id not in held for c in set(one.categories)
     )
     for category, n in everywhere.items():
         assert left[category] >= 1
@@ -241,16 +246,28 @@ def test_parents_held_out_do_not_depend_on_groups():
     rng = np.random.default_rng(0)
     clips = [clip(f"c{i}", rng.integers(0, 6, 5), f"v{i // 2}") for i in range(80)]
     held = [
-        held_out_parents(clips, assign_clips(clips, groups, slack=6.0), 0.2)
+        held_out_parents(clips, assign_clips(clips, groups, slack=6.0).tolist(), 0.2)
         for groups in ([[0, 1], [2, 3], [4, 5]], [[5, 0, 3], [1, 2, 4]])
     ]
     assert held[0] == held[1]
     assert len(held[0]) == 8
 
 
+def test_clip_is_whole_with_the_categories_of_all_its_items() -> None:
+    items = [
+        Item(f"{uid}-{n}", uid, "v", "train", (category,))
+        for n, (uid, category) in enumerate([("a", 3), ("b", 1), ("a", 1), ("a", 3)])
+    ]
+    whole = whole_clips(items)
+    assert [(one.item_id, one.categories) for one in whole] == [
+        ("a", (3, 1, 3)),
+        ("b", (1,)),
+    ]
+
+
 def test_nothing_is_held_out_for_a_share_of_zero():
     clips = [clip(f"c{i}", [0]) for i in range(10)]
-    assert held_out_parents(clips, np.zeros(10, dtype=np.int64), 0.0) == frozenset()
+    assert held_out_parents(clips, [0] * 10, 0.0) == frozenset()
 
 
 # Head queries

@@ -10,7 +10,7 @@ from avalanche_vilco.ops.timeline import grid_to_seconds
 
 
 def test_grid_resizes_every_clip_and_windows_keep_their_seconds(mq_root: Path) -> None:
-    data = vilco_mq(mq_root, grid=64).datasets["test"]
+    data = vilco_mq(mq_root, sources={"grid": 64}).datasets["test"]
     (clips, targets) = collate_moments([data[i] for i in range(4)])
     assert clips.features.shape[:2] == (4, 64)
     back = grid_to_seconds(

@@ -8,10 +8,8 @@ import pytest
 
 from avalanche_vilco.benchmarks.vilco_nlq.annotations import read_language_queries
 from avalanche_vilco.benchmarks.vilco_nlq.dataset import NLQ_TEXT_FILE
-from avalanche_vilco.benchmarks.vilco_nlq.templates import (
-    NLQ_TEMPLATES,
-    assign_templates,
-)
+from avalanche_vilco.benchmarks.vilco_nlq.split import assign_templates
+from avalanche_vilco.benchmarks.vilco_nlq.templates import NLQ_TEMPLATES
 
 GROUP_SIZES = (5, 4, 4)
 
@@ -68,7 +66,7 @@ def nlq_run(clean_nlq_root: Path, once: Any) -> tuple[Path, dict[str, Any]]:
             batch_size=4,
             benchmark_options={
                 "dataset_root": clean_nlq_root,
-                "group_sizes": list(GROUP_SIZES),
+                "per_exp_classes": list(GROUP_SIZES),
             },
             output=folder,
             echo=lambda line: None,

@@ -18,7 +18,7 @@ SIZES = [5, 4, 4]
 
 def small_run(root: Path, folder: Path, strategy: str = "naive", **changes: Any) -> Any:
     settings = {"epochs": 1, "echo": lambda line: None, **changes}
-    options = {"dataset_root": root, "group_sizes": SIZES}
+    options = {"dataset_root": root, "per_exp_classes": SIZES}
     return run(
         "vilco_nlq", strategy, output=folder, benchmark_options=options, **settings
     )

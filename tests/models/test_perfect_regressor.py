@@ -12,7 +12,7 @@ from avalanche_vilco.benchmarks.vilco_nlq.annotations import read_language_queri
 from avalanche_vilco.benchmarks.vilco_nlq.dataset import (
     FEATURES_PER_SEC,
     QueryDataset,
-    asked_clips,
+    feature_clip,
     query_sample,
 )
 from avalanche_vilco.core.batch import MomentTargets, collate_queries
@@ -60,7 +60,9 @@ class Lengths:
 def batches(shared_dir: Path) -> list[MomentTargets]:
     """Targets of all questions of the real val file."""
     read = read_language_queries({"val": shared_dir / "data/ego4d_nlq/nlq_val.json"})
-    clips = asked_clips(read.clips.values(), (), FEATURES_PER_SEC)
+    clips = {
+        uid: feature_clip(clip, FEATURES_PER_SEC) for uid, clip in read.clips.items()
+    }
     steps = {
         uid: round(clip.duration_sec * FEATURES_PER_SEC) for uid, clip in clips.items()
     }

@@ -94,7 +94,7 @@ def test_place_device_workers_and_sentences_make_no_other_setting(
     made: Callable, raw: Callable
 ) -> None:
     content = raw("replay")
-    told = {"narrations": True, "dataset_root": "elsewhere"}
+    told = {"sources": {"narrations": True}, "dataset_root": "elsewhere"}
     config = {"device": "cuda", "num_workers": 2, "benchmark_options": told}
     files = {**content["data"]["files"], "narration_features.npz": "0" * 64}
     data = {**content["data"], "files": files}
@@ -107,7 +107,7 @@ def test_order_drawn_from_the_seed_is_one_setting_and_not_that_of_a_fixed_order(
 ) -> None:
     def shuffled(seed: int, own: int, order: list[int]):
         info = {**raw()["benchmark"], "order": order}
-        options = {"order": "groups", "seed": own}
+        options = {"fixed_class_order": "groups", "seed": own}
         return made(
             "naive", seed, config={"benchmark_options": options}, benchmark=info
         )

@@ -64,7 +64,7 @@ TRAIN_CLIPS = (8, 4, 6)
 def benchmark(small_root: Path) -> QueryIncrementalScenario:
     """Three experiences of 3, 1 and 2 queries and :data:`TRAIN_CLIPS` clips; anew for
     each test, because some plugins write into experiences."""
-    benchmark = vilco_mq(small_root, group_sizes=(3, 1, 2), valid_share=0.2)
+    benchmark = vilco_mq(small_root, per_exp_classes=(3, 1, 2), valid_share=0.2)
     for experience, size in zip(benchmark.train_stream, TRAIN_CLIPS, strict=True):
         experience.dataset = experience.dataset.subset(range(size))
     return benchmark

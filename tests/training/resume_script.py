@@ -26,7 +26,9 @@ OWN = {"bic": {"mem_size": 30}}
 
 
 def benchmark_of(root: Path) -> Any:
-    benchmark = vilco_mq(root, group_sizes=(3, 1, 2), valid_share=0.2, narrations=True)
+    benchmark = vilco_mq(
+        root, per_exp_classes=(3, 1, 2), valid_share=0.2, sources={"narrations": True}
+    )
     for experience in benchmark.test_stream:
         few = range(min(3, len(experience.dataset)))
         experience.dataset = experience.dataset.subset(few)

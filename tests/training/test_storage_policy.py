@@ -91,7 +91,9 @@ def test_unique_clips_are_those_of_the_public_code_up_to_the_draw(
 
 def test_reference_stream_gives_the_public_memory(shared_dir: Path) -> None:
     file = shared_dir / "data" / "ego4d_mq" / "ego4d_clip_annotations_v2.json"
-    benchmark = vilco_mq(annotations=file, features=NoFeatures(), protocol="reference")
+    benchmark = vilco_mq(
+        protocol="reference", sources={"annotations": file, "features": NoFeatures()}
+    )
     buffer, entries = ClassSlotBuffer(1010), []
     for number, experience in enumerate(benchmark.train_stream):
         buffer.post_adapt(None, experience)

@@ -23,7 +23,7 @@ DEVIATIONS: Mapping[str, Deviation] = {
     "clip_label_text": Deviation(
         effect="the query text of a clip is its own ground-truth label set, at test "
         "too",
-        benchmark_options={"deviations": ["clip_label_text"]},
+        benchmark_options={"sources": {"clip_label_text": True}},
     ),
     "cumulative_averages": Deviation(
         effect="an experience weighs as many as the queries seen when it was learnt",

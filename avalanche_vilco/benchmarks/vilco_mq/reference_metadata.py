@@ -1,4 +1,4 @@
-"""The public code's metadata pickle becomes a manifest, and a manifest one of these.
+"""The public code's metadata pickle becomes a manifest.
 
 ``ego4d_mq_query_incremental_22_all.pkl`` holds ``{"train": {task: T}, "val": {task:
 T}}``, T = ``{"dict_db": [clip, ...], "label_dict": {name: id}, "ori_label_dict": the
@@ -10,32 +10,22 @@ same}``, clip = ``{"id", "fps", "duration", "segments" (N, 2) float32, "labels",
 
 from __future__ import annotations
 
-import math
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from avalanche_vilco.benchmarks.manifest import (
-    MANIFEST_FORMAT,
-    MANIFEST_VERSION,
     Category,
     SplitManifest,
-    check_manifest,
-    manifest_split,
     package_version,
 )
-from avalanche_vilco.benchmarks.protocols import REFERENCE, stream_samples
-from avalanche_vilco.benchmarks.vilco_mq.annotations import MomentAnnotations
+from avalanche_vilco.benchmarks.vilco_mq.split import MQ_PROTOCOLS
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import sha256_of
 from avalanche_vilco.core.schema import check_plain_id
 from avalanche_vilco.core.untrusted import load_untrusted
-from avalanche_vilco.data.moments import MomentSample
 
 _STREAMS = {"train": "train", "val": "test"}
 _HINT = "expected the metadata that the public split script writes"
@@ -69,12 +59,10 @@ def read_reference_metadata(path: Path | str) -> SplitManifest:
             clips = list(_clips(path, f"{subset}[{number}]", task, groups[number]))
             streams[stream].append([clip_id for clip_id, _ in clips])
             windows[stream].append(sum(count for _, count in clips))
-    manifest = SplitManifest(
-        format=MANIFEST_FORMAT,
-        format_version=MANIFEST_VERSION,
+    return SplitManifest(
         benchmark="vilco_mq",
-        protocol=REFERENCE.name,
-        protocol_version=REFERENCE.version,
+        protocol="reference",
+        protocol_version=MQ_PROTOCOLS["reference"].version,
         package_version=package_version(),
         files={},
         groups=groups,
@@ -82,8 +70,6 @@ def read_reference_metadata(path: Path | str) -> SplitManifest:
         windows=windows,
         source={"file": path.name, "sha256": sha256_of(path)},
     )
-    check_manifest(manifest, path)
-    return manifest
 
 
 def _get(path: Path, spot: str, raw: Any, key: str, kind: type) -> Any:
@@ -153,96 +139,3 @@ def _clips(
                 problem = f"expected a category of the task but got {label!r}"
                 raise DataError(path, problem, field=f"{own}.labels", hint=_HINT)
         yield clip_id, len(labels)
-
-
-def reference_metadata(
-    manifest: SplitManifest,
-    read: MomentAnnotations,
-    *,
-    segmentation_labels: bool = True,
-) -> dict[str, dict[int, dict[str, Any]]]:
-    """The public code's structure of a split of protocol ``reference``.
-
-    :param manifest: the split; its valid stream must be empty, as the structure has
-        no place for one.
-    :param read: the annotations, windows read raw.
-    :param segmentation_labels: whether to make these tensors, (seconds, categories)
-        float32, 1 where a second lies inside a window of the task; 373 MB for the
-        real file, not used by training.
-    :return: subset -> task -> what the public loaders expect.
-    :raises DataError: clips or categories of the manifest are unknown.
-    :raises ValueError: another protocol, or a valid stream.
-    """
-    if manifest.protocol != REFERENCE.name or any(manifest.streams["valid"]):
-        raise ValueError(
-            "expected a split of protocol 'reference' without a valid stream but got "
-            f"{manifest.protocol!r} with "
-            f"{sum(map(len, manifest.streams['valid']))} valid clips"
-        )
-    split = manifest_split(manifest, read, {})
-    groups = [[c.label_id for c in group] for group in manifest.groups]
-    streams = stream_samples(split, groups, REFERENCE)
-    order = [label_id for group in groups for label_id in group]
-    n_labels = max(order) + 1 if segmentation_labels else 0
-    return {
-        subset: {
-            number: {
-                "dict_db": [_clip_record(s, order, n_labels) for s in samples],
-                "label_dict": {c.name: c.label_id for c in group},
-                "ori_label_dict": {c.name: c.label_id for c in group},
-            }
-            for number, (samples, group) in enumerate(
-                zip(streams[stream], manifest.groups, strict=True)
-            )
-        }
-        for subset, stream in _STREAMS.items()
-    }
-
-
-def write_reference_metadata(
-    path: Path | str, metadata: Mapping[str, Mapping[int, Mapping[str, Any]]]
-) -> None:
-    """Write the structure of :func:`reference_metadata` as the public code's pickle.
-
-    :param path: file to write.
-    :param metadata: the structure.
-    """
-    with Path(path).open("wb") as file:
-        pickle.dump(metadata, file)
-
-
-def _clip_record(
-    sample: MomentSample, order: Sequence[int], n_labels: int
-) -> dict[str, Any]:
-    clip = sample.clip
-    start = clip.video_start_sec or 0.0
-    record = {
-        "id": clip.clip_id,
-        "fps": clip.features_per_sec,
-        "duration": clip.duration_sec,
-        "segments": sample.windows_sec.astype(np.float32),
-        "labels": [np.int64(order[channel]) for channel in sample.class_indices],
-        "parent_video_id": clip.video_id,
-        "parent_start_sec": start,
-        "parent_end_sec": start + clip.duration_sec,
-        "subset": clip.subset,
-    }
-    if n_labels:
-        asked = [order[channel] for channel in sample.asked]
-        record["segmentation_labels"] = _seconds_inside(sample, asked, n_labels)
-    return record
-
-
-def _seconds_inside(
-    sample: MomentSample, asked: Sequence[int], n_labels: int
-) -> Tensor:
-    """(seconds, categories): whole seconds inside all windows of the task's queries,
-    those that the split leaves out included.
-    """
-    clip = sample.clip
-    inside = torch.zeros(math.floor(clip.duration_sec), n_labels)
-    seconds = np.arange(len(inside))
-    for (start, end), label in zip(clip.windows_sec, clip.label_ids, strict=True):
-        if label in asked:
-            inside[(seconds > start) & (seconds < end), label] = 1
-    return inside

@@ -26,7 +26,7 @@ FEWEST_CLIPS = 5
 Groups = Sequence[Sequence[int]]
 
 
-def reference_places(clips: Sequence[MomentClip], groups: Groups) -> list[int]:
+def reference_experiences(clips: Sequence[MomentClip], groups: Groups) -> list[int]:
     """Give each clip to one group as the public script does.
 
     Groups are taken in the order of their smallest category id, whatever the order
@@ -42,12 +42,12 @@ def reference_places(clips: Sequence[MomentClip], groups: Groups) -> list[int]:
     for subset in ("train", "val"):
         _move_rare(clips, places, ordered, subset)
     return [
-        canonical[place] if own_window_mask(clip, ordered[place]).any() else -1
+        canonical[place] if kept_window_mask(clip, ordered[place]).any() else -1
         for clip, place in zip(clips, places, strict=True)
     ]
 
 
-def own_window_mask(clip: MomentClip, group: Sequence[int]) -> npt.NDArray[np.bool_]:
+def kept_window_mask(clip: MomentClip, group: Sequence[int]) -> npt.NDArray[np.bool_]:
     """Windows that the public script keeps of a clip in a group.
 
     They start and end before the clip ends; the comparison is in float32, where a
@@ -112,5 +112,5 @@ def _move_rare(
 
 
 def _kept_labels(clip: MomentClip, group: Sequence[int]) -> list[int]:
-    labels: list[int] = clip.label_ids[own_window_mask(clip, group)].tolist()
+    labels: list[int] = clip.label_ids[kept_window_mask(clip, group)].tolist()
     return labels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -20,6 +20,7 @@ from avalanche_vilco.data.moments import (
     MomentDataset,
     MomentSample,
     Sample,
+    read_only,
 )
 from avalanche_vilco.data.text.narrations import ClipNarrations
 from avalanche_vilco.data.text.tokens import (
@@ -34,8 +35,8 @@ FEATURES_PER_SEC = 30 / 16.043
 """Rate of the public features: a step every 16.043 frames of 30 frames a second."""
 NLQ_TEXT_FILE = "nlq_query_text.safetensors"
 """Token features of questions by query id, in a data root."""
-QUERY_CHANNEL = 0
-"""The only channel of the output: the question is asked, not learnt."""
+QUERY_INDEX = 0
+"""The only class index of the output: the question is asked, not learnt."""
 
 TextSource: TypeAlias = Path | str | Sequence[Path | str]
 """A store of token features, or several, each with some of the queries."""
@@ -45,7 +46,7 @@ TextSource: TypeAlias = Path | str | Sequence[Path | str]
 class QuerySample(MomentSample):
     """One clip and one question, with the window that answers it.
 
-    Its window is of channel 0, the only one asked.
+    Its window is of class index 0, the only one asked.
     """
 
     query: LanguageQuery
@@ -72,11 +73,13 @@ class QueryDataset(MomentDataset):
         tokens: TokenSource,
         narrations: ClipNarrations | None = None,
     ) -> None:
-        super().__init__(samples, store, QUERY_CHANNEL + 1, narrations)
+        super().__init__(samples, store, QUERY_INDEX + 1, narrations)
         self.tokens = tokens
 
     def __getitem__(self, index: int) -> Sample:
-        """Inputs and targets of a sample, dicts of unbatched tensors as in
+        """Inputs and targets of a sample.
+
+        Dicts of unbatched tensors as in
         :class:`~avalanche_vilco.core.batch.QueryClipBatch` and
         :class:`~avalanche_vilco.core.batch.MomentTargets`.
         """
@@ -93,42 +96,20 @@ class QueryDataset(MomentDataset):
         return super().exemplar_bytes(positions) + FLOAT32_BYTES * numbers
 
 
-def asked_clips(
-    clips: Iterable[QueryClip],
-    queries: Iterable[LanguageQuery],
-    features_per_sec: float,
-) -> dict[str, MomentClip]:
-    """Clips with the windows of all questions asked of them, labelled by template.
+def feature_clip(clip: QueryClip, features_per_sec: float) -> MomentClip:
+    """A clip as datasets read it.
 
-    :param clips: clips.
-    :param queries: questions of these clips that have a template and a window; others
-        add no window.
-    :param features_per_sec: steps of the features a second.
-    :return: clip id -> clip, in the order given.
+    :param clip: of the annotations.
+    :param features_per_sec: steps of its features a second.
     """
-    windows: dict[str, list[tuple[float, float]]] = {}
-    labels: dict[str, list[int]] = {}
-    for query in queries:
-        if query.window_sec is not None and query.template is not None:
-            windows.setdefault(query.clip_id, []).append(query.window_sec)
-            labels.setdefault(query.clip_id, []).append(query.template)
-    asked = {}
-    for clip in clips:
-        own = np.array(windows.get(clip.clip_id, []), dtype=np.float64).reshape(-1, 2)
-        own_labels = np.array(labels.get(clip.clip_id, []), dtype=np.int64)
-        own.setflags(write=False)
-        own_labels.setflags(write=False)
-        asked[clip.clip_id] = MomentClip(
-            clip.clip_id,
-            clip.video_id,
-            clip.subset,
-            clip.duration_sec,
-            features_per_sec,
-            own,
-            own_labels,
-            clip.video_start_sec,
-        )
-    return asked
+    return MomentClip(
+        clip.clip_id,
+        clip.video_id,
+        clip.subset,
+        clip.duration_sec,
+        features_per_sec,
+        video_start_sec=clip.video_start_sec,
+    )
 
 
 def query_sample(query: LanguageQuery, clip: MomentClip, template: int) -> QuerySample:
@@ -138,13 +119,14 @@ def query_sample(query: LanguageQuery, clip: MomentClip, template: int) -> Query
     :param clip: its clip.
     :param template: place of its template in the order of learning.
     """
-    spans = [] if query.window_sec is None else [query.window_sec]
-    windows = np.array(spans, dtype=np.float64).reshape(-1, 2)
-    channels = np.full(len(windows), QUERY_CHANNEL, dtype=np.int64)
-    windows.setflags(write=False)
-    channels.setflags(write=False)
+    windows = [] if query.window_sec is None else [query.window_sec]
     return QuerySample(
-        clip, windows, channels, (QUERY_CHANNEL,), query=query, template=template
+        clip,
+        read_only(windows, np.float64, -1, 2),
+        read_only([QUERY_INDEX] * len(windows), np.int64, -1),
+        (QUERY_INDEX,),
+        query=query,
+        template=template,
     )
 
 
@@ -178,12 +160,12 @@ def open_query_tokens(
     paths = [source] if isinstance(source, (str, Path)) else list(source)
     stores = [QueryTokens(Path(path).expanduser()) for path in paths]
     tokens: TokenSource = stores[0] if len(stores) == 1 else JoinedTokens(stores)
-    gone = tokens.missing(texts)
-    if gone:
-        problem = f"no text for {len(gone)} of {len(texts)} questions, such as "
+    missing = tokens.missing(texts)
+    if missing:
+        problem = f"no text for {len(missing)} of {len(texts)} questions, such as "
         hint = "write one (L, C) entry for each query id"
         names = ", ".join(str(path) for path in paths)
-        raise DataError(names, problem + ", ".join(gone[:10]), hint=hint)
+        raise DataError(names, problem + ", ".join(missing[:10]), hint=hint)
     return tokens
 
 

@@ -26,21 +26,20 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array, vstack
 from sklearn.cluster import SpectralCoclustering
 
+from avalanche_vilco.benchmarks.items import Item
 from avalanche_vilco.benchmarks.manifest import (
     MANIFEST_FORMAT,
     MANIFEST_VERSION,
     Category,
+    Pinned,
     SplitManifest,
-    check_fields,
-    check_query_streams,
     check_source_files,
     package_version,
 )
-from avalanche_vilco.benchmarks.protocols import STREAMS
-from avalanche_vilco.benchmarks.split import BALANCE_SLACK, held_out_parents
+from avalanche_vilco.benchmarks.protocols import BALANCE_SLACK, STREAMS
+from avalanche_vilco.benchmarks.split import held_out_parents
 from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     VisualAnnotations,
-    VisualClip,
     VisualQuery,
     find_vq_files,
     read_visual_queries,
@@ -52,7 +51,6 @@ from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.core.schema import convert, decode_json_object
 from avalanche_vilco.core.tables import table
 from avalanche_vilco.core.untrusted import load_untrusted
-from avalanche_vilco.data.moments import MomentClip
 
 BENCHMARK = "vilco_vq"
 N_EXPERIENCES = 5
@@ -260,7 +258,7 @@ def clip_homes(asked: NDArray[np.float64]) -> NDArray[np.int64]:
     """Give each clip to one experience, so that most queries are kept.
 
     An experience gets at most 1.5 times its share of the clips
-    (:data:`~avalanche_vilco.benchmarks.split.BALANCE_SLACK`), and at least its share
+    (:data:`~avalanche_vilco.benchmarks.protocols.BALANCE_SLACK`), and at least its share
     divided by that where as many clips ask for its titles; never one that it asks
     nothing of.
 
@@ -415,29 +413,13 @@ def _held_out(
     """Parent videos of the valid stream, a share of each experience. Titles do not hold
     a video back: an object is told by its crop, and most titles are in few clips.
     """
-    members: dict[int, list[MomentClip]] = defaultdict(list)
+    members: dict[int, list[Item]] = defaultdict(list)
     for clip in read.clips.values():
         if clip.subset == "train" and places.get(clip.clip_id, 0) >= 0:
-            members[places.get(clip.clip_id, 0)].append(_untitled(clip))
-    held = (
-        held_out_parents(own, np.zeros(len(own), dtype=np.int64), share)
-        for own in members.values()
-    )
+            item = Item(clip.clip_id, clip.clip_id, clip.video_id, clip.subset, ())
+            members[places.get(clip.clip_id, 0)].append(item)
+    held = (held_out_parents(own, [0] * len(own), share) for own in members.values())
     return frozenset(chain(*held))
-
-
-def _untitled(clip: VisualClip) -> MomentClip:
-    nothing = np.empty(0, dtype=np.int64)
-    return MomentClip(
-        clip.clip_id,
-        clip.video_id,
-        clip.subset,
-        clip.duration_sec,
-        clip.fps,
-        np.empty((0, 2)),
-        nothing,
-        clip.video_start_sec,
-    )
 
 
 def count_split(
@@ -548,13 +530,62 @@ def _check_manifest(manifest: SplitManifest, file: Path | str) -> None:
         "protocol": manifest.protocol if rule else " or ".join(VQ_PROTOCOLS),
         "protocol_version": rule.version if rule else manifest.protocol_version,
     }
-    check_fields(manifest, expected, file, hint=_HINT)
+    _check_fields(manifest, expected, file, hint=_HINT)
     titles = Counter(title_key(c.name) for group in manifest.groups for c in group)
     twice = [title for title, count in titles.items() if count > 1]
     if twice or not all(manifest.groups) or not titles:
         problem = f"expected each title in one group but got {twice[:_LISTED]} twice"
         raise DataError(file, problem, field="groups")
-    check_query_streams(manifest, file)
+    _check_query_streams(manifest, file)
+
+
+def _check_fields(
+    manifest: SplitManifest, expected: Mapping[str, Any], file: Path | str, *, hint: str
+) -> None:
+    """Refuse a manifest of another format, version or benchmark.
+
+    :param manifest: to check.
+    :param expected: field -> the only value it may have.
+    :param file: named in errors.
+    :param hint: what to do.
+    :raises DataError: names the field.
+    """
+    for field, value in expected.items():
+        found = getattr(manifest, field)
+        if found != value:
+            problem = f"expected {value!r} but got {found!r}"
+            raise DataError(file, problem, field=field, hint=hint)
+
+
+def _check_query_streams(
+    manifest: SplitManifest, file: Path | str, *, noun: str = "queries"
+) -> None:
+    """Refuse streams whose members are queries and that contradict the manifest.
+
+    :param manifest: its streams hold query ids, each in one place, its windows their
+        numbers.
+    :param file: named in errors.
+    :param noun: what errors call the members.
+    :raises DataError: names the field.
+    """
+    if set(manifest.streams) != set(STREAMS):
+        problem = f"expected {', '.join(STREAMS)} but got {', '.join(manifest.streams)}"
+        raise DataError(file, problem, field="streams")
+    for name, experiences in manifest.streams.items():
+        sizes = [len(own) for own in experiences]
+        if len(sizes) != len(manifest.groups):
+            problem = f"expected {len(manifest.groups)} experiences, as groups has, "
+            problem += f"but got {len(sizes)}"
+            raise DataError(file, problem, field=f"streams.{name}")
+        if manifest.windows.get(name) != sizes:
+            problem = f"expected {sizes}, the numbers of {noun}, but got "
+            problem += str(manifest.windows.get(name))
+            raise DataError(file, problem, field=f"windows.{name}")
+    members = chain.from_iterable(chain.from_iterable(manifest.streams.values()))
+    twice = [member for member, count in Counter(members).items() if count > 1]
+    if twice:
+        problem = f"{len(twice)} {noun} occur twice: {', '.join(twice[:_LISTED])}"
+        raise DataError(file, problem, field="streams")
 
 
 def manifest_split(
@@ -571,10 +602,9 @@ def manifest_split(
         titles, or a clip has two experiences against the protocol.
     """
     check_source_files(
-        manifest,
+        Pinned(manifest, file),
         read.report.files,
         {path.name: path for path in read.files.values()},
-        file,
     )
     known = {query.query_id: query for query in read.queries}
     named = [i for own in manifest.streams.values() for ids in own for i in ids]

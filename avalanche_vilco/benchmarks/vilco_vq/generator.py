@@ -23,7 +23,7 @@ from avalanche_vilco.benchmarks.scenario import (
     QueryIncrementalScenario,
     experience_dataset,
 )
-from avalanche_vilco.benchmarks.vilco_mq.generator import DATA_ROOT_VARIABLE
+from avalanche_vilco.benchmarks.sources import DATA_ROOT_VARIABLE
 from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     CLIP_FOLDER,
     OFFICIAL_VQ_FILES,
@@ -63,7 +63,6 @@ from avalanche_vilco.benchmarks.vilco_vq.embedded import (
 )
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.report import DataReport
-from avalanche_vilco.core.visual_batch import collate_visual
 from avalanche_vilco.data.media.video import VideoError, VideoFolder
 
 SIDE_PIXELS = 448
@@ -558,14 +557,11 @@ def _experience(
     queries: Sequence[Sequence[Query]],
     task_label: int,
 ) -> QueryExperience:
-    own = [data.samples[i] for i in indices]
     dataset = experience_dataset(
         data,
         indices,
-        groups=[sample.group for sample in own],
-        clip_ids=[sample.clip.clip_id for sample in own],
+        class_indices=[[data.samples[i].group] for i in indices],
         task_label=task_label,
-        collate_fn=collate_visual,
     )
     return QueryExperience(
         dataset=dataset,

@@ -205,7 +205,7 @@ def test_averages_weigh_experiences_by_the_queries_seen() -> None:
 
 
 def test_clips_show_their_own_labels_and_nothing_else(root: Path) -> None:
-    benchmark = vilco_mq(root, protocol="reference", deviations=["clip_label_text"])
+    benchmark = vilco_mq(root, protocol="reference", sources={"clip_label_text": True})
     channel = {query.label_id: query.class_index for query in benchmark.queries}
     seen_future = False
     for name in ("train", "test"):
@@ -235,17 +235,18 @@ def test_without_deviations_clips_show_nothing_of_their_own(root: Path) -> None:
 def test_benchmark_refuses_deviations_of_the_run_and_other_protocols(
     root: Path,
 ) -> None:
-    with pytest.raises(ValueError, match=r"\['seen_negatives'\]: pass these to run"):
-        vilco_mq(root, protocol="reference", deviations=["seen_negatives"])
+    with pytest.raises(ValueError, match="no option 'seen_negatives'"):
+        vilco_mq(root, protocol="reference", sources={"seen_negatives": True})
     with pytest.raises(ValueError, match="expected protocol 'reference'"):
-        vilco_mq(root, deviations=["clip_label_text"])
+        vilco_mq(root, sources={"clip_label_text": True})
 
 
 def test_only_with_clip_labels_do_predictions_follow_test_annotations(
     root: Path,
 ) -> None:
-    for deviations in ([], ["clip_label_text"]):
-        benchmark = vilco_mq(root, protocol="reference", deviations=deviations)
+    for deviates in (False, True):
+        sources = {"clip_label_text": deviates}
+        benchmark = vilco_mq(root, protocol="reference", sources=sources)
         torch.manual_seed(0)
         width = benchmark.info["feature_dim"]
         model = vilco_mq_tiny(feature_dim=width, text_dim=benchmark.text_dim)
@@ -262,11 +263,11 @@ def test_only_with_clip_labels_do_predictions_follow_test_annotations(
         model = strategy.model.eval()
         with torch.no_grad():
             before = model(inputs)
-            if deviations:
+            if deviates:
                 inputs.shown = ~inputs.shown
             after = model(inputs)
-        assert torch.equal(before, after) == (not deviations)
-        assert len(model.query_tokens) == (10 if deviations else 4)
+        assert torch.equal(before, after) == (not deviates)
+        assert len(model.query_tokens) == (10 if deviates else 4)
         assert model.n_queries == 4
 
 

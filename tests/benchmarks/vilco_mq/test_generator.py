@@ -198,7 +198,9 @@ def test_features_of_parent_videos_are_cut_to_clips(mq_root, tmp_path):
     for uid, steps in videos.items():
         numbers = torch.arange(steps, dtype=torch.float32)[:, None]
         save_file({"features": numbers}, tmp_path / f"{uid}.safetensors")
-    benchmark = vilco_mq(mq_root, features=tmp_path, features_of="videos")
+    benchmark = vilco_mq(
+        mq_root, sources={"features": tmp_path, "features_of": "videos"}
+    )
     for sample, (inputs, _) in zip(
         benchmark.datasets["test"].samples, benchmark.datasets["test"], strict=True
     ):
@@ -212,16 +214,18 @@ def test_features_of_parent_videos_are_cut_to_clips(mq_root, tmp_path):
 def test_processed_file_without_parent_times_cannot_be_cut(root):
     edit(root, lambda rs: [r.pop("parent_start_sec") for r in rs.values()])
     assert len(vilco_mq(root).datasets["train"])
-    with pytest.raises(ValueError, match="needs parent_start_sec of 30 clips"):
-        vilco_mq(root, features_of="videos")
+    with pytest.raises(
+        ValueError, match="needs parent_start_sec.* unknown of 30 clips"
+    ):
+        vilco_mq(root, sources={"features_of": "videos"})
 
 
 def test_features_can_be_several_sources_and_a_store(mq_root):
     folder = mq_root / "features"
     plain = vilco_mq(mq_root)
-    double = vilco_mq(mq_root, features=[folder, folder])
+    double = vilco_mq(mq_root, sources={"features": [folder, folder]})
     assert double.info["feature_dim"] == 2 * plain.info["feature_dim"]
-    store = vilco_mq(mq_root, features=plain.datasets["train"].store)
+    store = vilco_mq(mq_root, sources={"features": plain.datasets["train"].store})
     assert placed(store) == placed(plain)
 
 
@@ -235,7 +239,9 @@ def state_of(benchmark) -> tuple:
 
 def test_same_seed_gives_the_same_everything(mq_root):
     for order in ("queries", "groups"):
-        first, again = (vilco_mq(mq_root, order=order, seed=3) for _ in range(2))
+        first, again = (
+            vilco_mq(mq_root, fixed_class_order=order, seed=3) for _ in range(2)
+        )
         assert state_of(first) == state_of(again)
 
 
@@ -245,7 +251,7 @@ def test_seeds_differ_in_order(mq_root):
 
 
 def test_groups_in_another_order_bring_the_same_clips(cache):
-    fixed, shuffled = vilco_mq(), vilco_mq(order="groups", seed=1)
+    fixed, shuffled = vilco_mq(), vilco_mq(fixed_class_order="groups", seed=1)
     by_labels = [
         {
             frozenset(q.label_id for q in exp.queries_in_this_experience): sorted(
@@ -269,7 +275,7 @@ def test_valid_stream_holds_the_same_clips_for_every_seed():
 
 def test_explicit_order_sets_channels_and_keeps_label_ids(mq_root):
     order = [9, 0, 8, 1, 7, 2, 6, 3, 5, 4]
-    benchmark = vilco_mq(mq_root, order=order)
+    benchmark = vilco_mq(mq_root, fixed_class_order=order)
     assert benchmark.classes_order == benchmark.info["order"] == order
     names = {
         w["label_id"]: w["label"]
@@ -279,13 +285,15 @@ def test_explicit_order_sets_channels_and_keeps_label_ids(mq_root):
     for channel, query in enumerate(benchmark.queries):
         assert (query.class_index, query.label_id) == (channel, order[channel])
         assert query.name == names[query.label_id]
-    for exp in vilco_mq(mq_root, order=order, return_task_id=True).test_stream:
+    for exp in vilco_mq(
+        mq_root, fixed_class_order=order, return_task_id=True
+    ).test_stream:
         assert min(exp.classes_in_this_experience) == 2 * exp.current_experience
 
 
 @pytest.mark.parametrize("sizes", [[3, 1, 2, 4], [1, 9], [10]])
 def test_uneven_groups_all_get_training_clips(mq_root, sizes):
-    benchmark = vilco_mq(mq_root, group_sizes=sizes)
+    benchmark = vilco_mq(mq_root, per_exp_classes=sizes)
     assert benchmark.n_classes_per_exp == sizes
     assert all(len(exp.dataset) for exp in benchmark.train_stream)
     assert_adds_up(benchmark.report)
@@ -309,15 +317,18 @@ def test_numbers_that_do_not_divide_are_answered_with_those_that_do(mq_root):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"protocol": "shared"}, r"expected protocol in \['exclusive', 'sh"),
-        ({"missing": "skip"}, r"expected missing in \['error', 'drop'\] but got"),
+        ({"protocol": "shared"}, "unknown protocol .* Did you mean shared_clips"),
+        (
+            {"sources": {"missing": "skip"}},
+            r"expected missing in \['error', 'drop'\] but got",
+        ),
         ({"valid_share": 1.0}, r"expected valid_share in \[0, 1\) but got 1.0"),
         ({"valid_share": math.nan}, "valid_share"),
-        ({"order": "groups"}, "needs a seed"),
-        ({"order": [0, 1]}, r"missing \[2, 3"),
-        ({"group_sizes": [5, 6]}, "sum up to 10"),
-        ({"group_sizes": [5, 5], "n_experiences": 10}, "make 2 experiences, but"),
-        ({"order": list(range(10)), "seed": 1}, "not shuffled"),
+        ({"fixed_class_order": "groups"}, "needs a seed"),
+        ({"fixed_class_order": [0, 1]}, r"missing \[2, 3"),
+        ({"per_exp_classes": [5, 6]}, "sum up to 10"),
+        ({"per_exp_classes": [5, 5], "n_experiences": 10}, "make 2 experiences, but"),
+        ({"fixed_class_order": list(range(10)), "seed": 1}, "not shuffled"),
     ],
 )
 def test_argument_that_does_not_fit_is_refused(mq_root, options, problem):
@@ -349,14 +360,16 @@ def test_missing_feature_folder_is_named(root):
 
 def test_annotations_without_features_argument_say_so(mq_root):
     with pytest.raises(FileNotFoundError, match="pass features=FOLDER"):
-        vilco_mq(annotations=mq_root / FILE)
+        vilco_mq(sources={"annotations": mq_root / FILE})
 
 
 def test_files_can_be_given_one_by_one(mq_root):
     given_apart = vilco_mq(
-        annotations=mq_root / FILE,
-        features=mq_root / "features",
-        query_text=mq_root / "query_text.safetensors",
+        sources={
+            "annotations": mq_root / FILE,
+            "features": mq_root / "features",
+            "query_text": mq_root / "query_text.safetensors",
+        }
     )
     assert state_of(given_apart) == state_of(vilco_mq(mq_root))
 
@@ -417,7 +430,7 @@ def test_category_without_text_stops_the_build(root):
 
 def test_text_file_asked_for_must_exist(mq_root, tmp_path):
     with pytest.raises(FileNotFoundError, match="no query text file"):
-        vilco_mq(mq_root, query_text=tmp_path / "nothing.safetensors")
+        vilco_mq(mq_root, sources={"query_text": tmp_path / "nothing.safetensors"})
 
 
 # Features
@@ -443,7 +456,7 @@ def test_dropping_clips_without_features_changes_the_denominator_and_says_so(
 ):
     gone, record = next(iter(records_of(root, "val").items()))
     (root / "features" / f"{gone}.pt").unlink()
-    benchmark = vilco_mq(root, missing="drop")
+    benchmark = vilco_mq(root, sources={"missing": "drop"})
     clips = benchmark.report.stage("features", "clips")
     windows = benchmark.report.stage("features", "windows")
     assert (clips.read, clips.rejected) == (30, {"no feature file": 1})
@@ -455,7 +468,7 @@ def test_dropping_clips_without_features_changes_the_denominator_and_says_so(
 
 
 def test_dropping_nothing_leaves_the_streams_as_they_are(mq_root):
-    benchmark = vilco_mq(mq_root, missing="drop")
+    benchmark = vilco_mq(mq_root, sources={"missing": "drop"})
     assert placed(benchmark) == placed(vilco_mq(mq_root))
     assert benchmark.report.stage("features", "clips").rejected == {}
 
@@ -465,7 +478,7 @@ def test_subset_without_any_feature_file_is_a_named_error(root, subset):
     for uid in records_of(root, subset):
         (root / "features" / f"{uid}.pt").unlink()
     with pytest.raises(DataError, match=f"no clip of subset '{subset}'") as caught:
-        vilco_mq(root, missing="drop")
+        vilco_mq(root, sources={"missing": "drop"})
     assert str(root / FILE) in str(caught.value)
 
 
@@ -475,7 +488,7 @@ def test_damaged_feature_file_stops_the_build_also_when_dropping(root):
     path.write_bytes(path.read_bytes()[:100])
     for missing in ("error", "drop"):
         with pytest.raises(FeatureError, match=f"{uid}: {uid}.pt is damaged"):
-            vilco_mq(root, missing=missing)
+            vilco_mq(root, sources={"missing": missing})
 
 
 def test_features_of_another_rate_are_refused_with_both_counts(root):
@@ -486,7 +499,7 @@ def test_features_of_another_rate_are_refused_with_both_counts(root):
 
 def test_tolerance_of_lengths_can_be_set(root):
     edit(root, lambda records: [r.update(fps=r["fps"] * 2) for r in records.values()])
-    assert vilco_mq(root, length_tolerance=1000).n_experiences == 5
+    assert vilco_mq(root, sources={"length_tolerance": 1000}).n_experiences == 5
 
 
 # Annotations
@@ -519,7 +532,7 @@ def test_experience_that_nothing_trains_is_a_named_error(root):
                 record["annotations"] = late
 
     edit(root, keep_late_labels)
-    with pytest.raises(DataError, match=r"no training clip .* experiences \[0\]"):
+    with pytest.raises(DataError, match=r"no training clips .* experiences \[0\]"):
         vilco_mq(root)
 
 
@@ -709,7 +722,8 @@ def test_any_mutated_annotation_is_a_named_error_or_adds_up(spots, mq_root, tmp_
     path.write_text(json.dumps(records))
     try:
         benchmark = vilco_mq(
-            annotations=path, features=mq_root / "features", n_experiences=1
+            n_experiences=1,
+            sources={"annotations": path, "features": mq_root / "features"},
         )
     except (DataError, FileNotFoundError) as error:
         assert str(path) in str(error) or str(mq_root / "features") in str(error)

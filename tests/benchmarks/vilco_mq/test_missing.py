@@ -52,14 +52,16 @@ def test_all_five_missing_files_are_listed_before_the_first_step(
     annotations, features, gone
 ):
     with pytest.raises(FeatureError, match="5 faults in feature files") as caught:
-        vilco_mq(annotations=annotations, features=features)
+        vilco_mq(sources={"annotations": annotations, "features": features})
     listed = {fault.split(":")[0] for fault in caught.value.faults}
     assert listed == {*gone["train"], *gone["val"]}
     assert all(uid in str(caught.value) for uid in listed)
 
 
 def test_dropping_prints_the_new_denominator(annotations, features, gone):
-    report = vilco_mq(annotations=annotations, features=features, missing="drop").report
+    report = vilco_mq(
+        sources={"annotations": annotations, "features": features, "missing": "drop"}
+    ).report
     clips = report.stage("features", "clips")
     windows = report.stage("features", "windows")
     assert (clips.read, clips.passed_on) == (N_CLIPS, N_CLIPS - 5)

@@ -16,23 +16,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avalanche_vilco import vilco_mq
-from avalanche_vilco.benchmarks.protocols import (
-    PROTOCOLS,
-    STREAMS,
+from avalanche_vilco.benchmarks.protocols import STREAMS
+from avalanche_vilco.benchmarks.split import (
+    Division,
+    Split,
     count_split,
-    count_streams,
-    counts_table,
-    file_counts,
-    main,
-    split_clips,
-    stream_counts,
-    stream_samples,
+    divide,
+    split_items,
 )
 from avalanche_vilco.benchmarks.vilco_mq import reference_split
 from avalanche_vilco.benchmarks.vilco_mq.annotations import read_moment_annotations
 from avalanche_vilco.benchmarks.vilco_mq.reference_split import (
-    own_window_mask,
-    reference_places,
+    kept_window_mask,
+    reference_experiences,
+)
+from avalanche_vilco.benchmarks.vilco_mq.split import (
+    MQ_PROTOCOLS,
+    MQ_RULES,
+    moment_items,
+    moment_samples,
 )
 from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.data.moments import MomentClip
@@ -77,13 +79,17 @@ def real_file(shared_dir) -> Path:
 
 @pytest.fixture(scope="module")
 def real_reference(real_file):
-    return vilco_mq(annotations=real_file, features=NoFeatures(), protocol="reference")
+    return vilco_mq(
+        protocol="reference",
+        sources={"annotations": real_file, "features": NoFeatures()},
+    )
 
 
 @pytest.fixture(scope="module")
 def real_shared(real_file):
     return vilco_mq(
-        annotations=real_file, features=NoFeatures(), protocol="shared_clips"
+        protocol="shared_clips",
+        sources={"annotations": real_file, "features": NoFeatures()},
     )
 
 
@@ -153,11 +159,11 @@ def test_shared_clips_keeps_parents_of_train_and_valid_apart(mq_root):
     assert parents[0].isdisjoint(parents[1]) and parents[0].isdisjoint(parents[2])
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", MQ_PROTOCOLS)
 def test_streams_train_and_read_under_every_protocol(mq_root, protocol):
     benchmark = vilco_mq(mq_root, protocol=protocol)
     assert benchmark.info["protocol"] == protocol
-    assert benchmark.info["protocol_version"] == PROTOCOLS[protocol].version
+    assert benchmark.info["protocol_version"] == MQ_PROTOCOLS[protocol].version
     assert benchmark.n_experiences == 5
     for stream in (benchmark.train_stream, benchmark.test_stream):
         for exp in stream:
@@ -170,7 +176,7 @@ def test_streams_train_and_read_under_every_protocol(mq_root, protocol):
     assert_adds_up(benchmark.report)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", MQ_PROTOCOLS)
 def test_experiences_are_views_of_one_dataset(mq_root, protocol):
     benchmark = vilco_mq(mq_root, protocol=protocol)
     for name, stream in benchmark.streams.items():
@@ -190,8 +196,8 @@ def test_reference_gives_a_clip_to_the_group_with_most_windows_first_on_ties():
         clip("two", (1, 2, 2), (3, 4, 3), (5, 6, 0)),
         clip("tie", (1, 2, 4), (3, 4, 0)),
     ]
-    assert reference_places(clips, GROUPS)[0] == 1
-    assert own_window_mask(clips[1], GROUPS[0]).tolist() == [False, True]
+    assert reference_experiences(clips, GROUPS)[0] == 1
+    assert kept_window_mask(clips[1], GROUPS[0]).tolist() == [False, True]
 
 
 def test_reference_sends_clips_of_a_full_group_to_the_second_then_the_third(
@@ -204,7 +210,7 @@ def test_reference_sends_clips_of_a_full_group_to_the_second_then_the_third(
     clips = [clip(f"t{i}", *many) for i in range(4)]
     clips += [clip(f"v{i}", *many, subset="val") for i in range(3)]
     # Limits count both subsets together: two, one and one train clips go before.
-    assert reference_places(clips, GROUPS) == [0, 0, 1, 2, 0, 1, 2]
+    assert reference_experiences(clips, GROUPS) == [0, 0, 1, 2, 0, 1, 2]
 
 
 def test_reference_drops_a_clip_sent_to_a_group_that_owns_none_of_its_windows(
@@ -213,7 +219,7 @@ def test_reference_drops_a_clip_sent_to_a_group_that_owns_none_of_its_windows(
     monkeypatch.setattr(reference_split, "HOME_LIMIT", {"train": 1, "val": 1})
     monkeypatch.setattr(reference_split, "FEWEST_CLIPS", 0)
     clips = [clip("a", (1, 2, 0)), clip("b", (1, 2, 0))]
-    assert reference_places(clips, GROUPS) == [0, -1]
+    assert reference_experiences(clips, GROUPS) == [0, -1]
 
 
 @pytest.mark.parametrize(
@@ -229,13 +235,13 @@ def test_reference_drops_a_clip_sent_to_a_group_that_owns_none_of_its_windows(
 )
 def test_reference_keeps_windows_that_end_before_their_clip(end, duration, kept):
     one = clip("a", (1, end, 0), duration=duration)
-    assert own_window_mask(one, GROUPS[0]).tolist() == [kept]
+    assert kept_window_mask(one, GROUPS[0]).tolist() == [kept]
 
 
 def test_reference_moves_clips_of_rare_categories_counted_before_any_move():
     common = [clip(f"c{i}", (1, 2, 0), (3, 4, 0)) for i in range(5)]
     rare = [clip(f"r{i}", (1, 2, 0), (3, 4, 1), (5, 6, 2)) for i in range(7)]
-    places = reference_places([*common, *rare], GROUPS)
+    places = reference_experiences([*common, *rare], GROUPS)
     # Category 2 is in no group-1 clip: the first five that have it move.
     assert places == [0] * 5 + [1] * 5 + [0] * 2
 
@@ -245,12 +251,14 @@ def test_reference_moves_within_a_subset_only():
     clips += [
         clip(f"v{i}", (1, 2, 0), (3, 4, 0), (5, 6, 2), subset="val") for i in range(6)
     ]
-    assert reference_places(clips, GROUPS) == ([1] * 5 + [0]) * 2
+    assert reference_experiences(clips, GROUPS) == ([1] * 5 + [0]) * 2
 
 
 def test_reference_has_the_same_clips_for_groups_in_another_order(mq_root):
     fixed = vilco_mq(mq_root, protocol="reference")
-    shuffled = vilco_mq(mq_root, protocol="reference", order="groups", seed=1)
+    shuffled = vilco_mq(
+        mq_root, protocol="reference", fixed_class_order="groups", seed=1
+    )
     assert fixed.classes_order != shuffled.classes_order
     clips = [
         {
@@ -283,7 +291,9 @@ def test_reference_split_does_not_depend_on_which_features_there_are(mq_root, tm
     for path in (mq_root / "features").iterdir():
         if path.stem != victim:
             (tmp_path / path.name).symlink_to(path)
-    rest = vilco_mq(mq_root, features=tmp_path, missing="drop", protocol="reference")
+    rest = vilco_mq(
+        mq_root, protocol="reference", sources={"features": tmp_path, "missing": "drop"}
+    )
     for name in STREAMS:
         for before, after in zip(whole.streams[name], rest.streams[name], strict=True):
             left = [uid for uid in before.dataset.clip_ids if uid != victim]
@@ -296,7 +306,7 @@ CLIP = st.tuples(st.lists(WINDOW, min_size=1, max_size=6), st.booleans())
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(CLIP, min_size=1, max_size=12), st.sampled_from(sorted(PROTOCOLS)))
+@given(st.lists(CLIP, min_size=1, max_size=12), st.sampled_from(sorted(MQ_PROTOCOLS)))
 def test_every_window_is_kept_or_counted_under_any_protocol(drawn, protocol):
     clips = [
         clip(
@@ -306,14 +316,12 @@ def test_every_window_is_kept_or_counted_under_any_protocol(drawn, protocol):
         )
         for i, (windows, is_val) in enumerate(drawn)
     ]
-    rule, report = PROTOCOLS[protocol], DataReport()
-    split = split_clips(clips, GROUPS, rule, 0.2)
-    streams = stream_samples(split, GROUPS, rule)
-    count_split(clips, split, GROUPS, rule, report)
-    count_streams(streams, rule, report)
+    items, report = moment_items(clips), DataReport()
+    split = split_items(items, GROUPS, MQ_PROTOCOLS[protocol], 0.2)
+    count_split(items, split, MQ_RULES, report)
     tally = report.stage(f"protocol {protocol}", "windows")
     assert tally.read == sum(len(c.label_ids) for c in clips)
-    held = [len(s.class_indices) for own in streams.values() for e in own for s in e]
+    held = [len(s.class_indices) for own in moment_samples(split).values() for s in own]
     assert tally.passed_on == sum(held)
     assert all(held)
 
@@ -388,55 +396,40 @@ def test_shared_clips_keeps_every_window_of_the_real_file(real_shared):
     assert_adds_up(real_shared.report)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+def real_split(path: Path, protocol: str) -> Split:
+    rule = MQ_PROTOCOLS[protocol]
+    read = read_moment_annotations(path, windows=rule.windows)
+    items = moment_items(clip for clip in read.clips if clip.is_streamed)
+    return divide(items, list(read.label_names), Division(protocol=protocol), MQ_RULES)
+
+
+def counts_table(split: Split) -> str:
+    """Markdown, with a row for each experience and one for all."""
+    names = [f"{name}: clips / windows / hours" for name in split.streams]
+    rows = [["experience", *names], ["---"] * (1 + len(names))]
+    each = [(str(e), [e]) for e in range(len(split.groups))]
+    for label, chosen in [*each, ("all", list(range(len(split.groups))))]:
+        cells = []
+        for name, windows in split.window_counts().items():
+            clips = [i.record for e in chosen for i in split.streams[name][e]]
+            hours = sum(clip.duration_sec for clip in clips) / 3600
+            n_windows = sum(windows[e] for e in chosen)
+            cells.append(f"{len(clips):,} / {n_windows:,} / {hours:.1f}")
+        rows.append([label, *cells])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+@pytest.mark.parametrize("protocol", MQ_PROTOCOLS)
 def test_documented_counts_are_those_of_the_real_file(real_file, protocol):
     docs = Path(__file__).parents[3] / "docs" / "protocols.md"
-    assert counts_table(file_counts(real_file, protocol)) in docs.read_text()
+    assert counts_table(real_split(real_file, protocol)) in docs.read_text()
 
 
 def test_counts_are_those_of_the_streams(real_reference, real_file):
-    counts = file_counts(real_file, "reference")
-    for count in counts:
-        exp = real_reference.streams[count.stream][count.experience]
-        assert count.clips == len(exp.dataset)
-    train = [c for c in counts if c.stream == "train"]
-    assert [c.windows for c in train] == [1939, 1459, 923, 949, 538]
-    assert [round(c.hours, 2) for c in train] == [52.82, 44.71, 31.73, 27.81, 18.46]
-
-
-# Counts
-
-
-def test_counts_add_up_in_the_table():
-    clips = [clip("a", (1, 2, 0), (3, 4, 1)), clip("b", (1, 2, 2), duration=3500.0)]
-    rule = PROTOCOLS["exclusive"]
-    split = split_clips(clips, GROUPS[:2], rule, 0.0)
-    table = counts_table(stream_counts(stream_samples(split, GROUPS[:2], rule)))
-    rows = table.splitlines()
-    assert rows[2].startswith("| 0 | 1 / 2 / 0.0 |")
-    assert rows[-1].startswith("| all | 2 / 3 / 1.0 |")
-
-
-def test_command_prints_the_table_of_every_protocol(mq_root, capsys):
-    assert main([str(mq_root / FILE)]) == 0
-    printed = capsys.readouterr().out
-    for name in PROTOCOLS:
-        assert (
-            f"## {name}\n\n{counts_table(file_counts(mq_root / FILE, name))}" in printed
-        )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "told"),
-    [([], 2, "usage: python -m"), (["nowhere.json"], 1, "error: no annotation file")],
-)
-def test_command_without_a_readable_file_says_what_it_takes(
-    arguments, status, told, capsys
-):
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == status
-    assert capsys.readouterr().err.startswith(told)
+    split = real_split(real_file, "reference")
+    for name, sizes in split.sizes().items():
+        assert [len(exp.dataset) for exp in real_reference.streams[name]] == sizes
+    assert split.window_counts()["train"] == [1939, 1459, 923, 949, 538]
 
 
 # Cost
@@ -444,14 +437,14 @@ def test_command_without_a_readable_file_says_what_it_takes(
 
 def test_building_on_the_real_file_is_quick(real_file):
     start = time.process_time()
-    vilco_mq(annotations=real_file, features=NoFeatures())
+    vilco_mq(sources={"annotations": real_file, "features": NoFeatures()})
     assert time.process_time() - start < 3
 
 
 def test_building_on_the_real_file_is_lean(real_file):
     tracemalloc.start()
     try:
-        vilco_mq(annotations=real_file, features=NoFeatures())
+        vilco_mq(sources={"annotations": real_file, "features": NoFeatures()})
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

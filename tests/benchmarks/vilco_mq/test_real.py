@@ -48,7 +48,7 @@ def features(raw, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def benchmark(annotations, features):
-    return vilco_mq(annotations=annotations, features=features)
+    return vilco_mq(sources={"annotations": annotations, "features": features})
 
 
 def clips_in(benchmark, stream: str) -> list[list[str]]:
@@ -159,9 +159,13 @@ def test_no_clip_is_in_two_experiences_or_streams(benchmark):
     assert len(clips) == len(set(clips)) == 2_007
 
 
-@pytest.mark.parametrize("options", [{}, {"seed": 0}, {"seed": 1, "order": "groups"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"seed": 0}, {"seed": 1, "fixed_class_order": "groups"}]
+)
 def test_every_category_is_in_train_and_in_test(annotations, features, options):
-    built = vilco_mq(annotations=annotations, features=features, **options)
+    built = vilco_mq(
+        **options, sources={"annotations": annotations, "features": features}
+    )
     for stream in ("train", "test"):
         samples = built.datasets[stream].samples
         present = {c for sample in samples for c in sample.class_indices.tolist()}
@@ -181,7 +185,10 @@ def test_experiences_are_those_of_the_file_in_order(benchmark, raw):
 
 
 def test_uneven_groups_drop_no_clip(annotations, features):
-    built = vilco_mq(annotations=annotations, features=features, group_sizes=[1, 109])
+    built = vilco_mq(
+        per_exp_classes=[1, 109],
+        sources={"annotations": annotations, "features": features},
+    )
     assert built.report.stage("protocol exclusive", "clips").kept == 2_007
     assert all(len(exp.dataset) for exp in built.train_stream)
 
@@ -198,7 +205,9 @@ def test_dropped_clips_change_the_denominator(annotations, raw, features, tmp_pa
     some = [uid for uid, record in raw.items() if record["annotations"]][:1500]
     for uid in some:
         (tmp_path / f"{uid}.npy").symlink_to(features / f"{uid}.npy")
-    report = vilco_mq(annotations=annotations, features=tmp_path, missing="drop").report
+    report = vilco_mq(
+        sources={"annotations": annotations, "features": tmp_path, "missing": "drop"}
+    ).report
     assert report.stage("features", "clips").rejected == {"no feature file": 507}
     # What is left is less balanced: six clips ask only for queries of a full one.
     assert report.outcomes("clips") == {

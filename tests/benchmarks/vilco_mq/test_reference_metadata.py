@@ -1,4 +1,4 @@
-"""The public code's metadata pickle: to a manifest and back."""
+"""The public code's metadata pickle becomes a manifest."""
 
 import copy
 import json
@@ -13,16 +13,12 @@ import pytest
 import torch
 
 from avalanche_vilco import vilco_mq
-from avalanche_vilco.benchmarks.manifest import parse_manifest
-from avalanche_vilco.benchmarks.vilco_mq.annotations import read_moment_annotations
+from avalanche_vilco.benchmarks.manifest import open_manifest
 from avalanche_vilco.benchmarks.vilco_mq.reference_metadata import (
     read_reference_metadata,
-    reference_metadata,
-    write_reference_metadata,
 )
+from avalanche_vilco.benchmarks.vilco_mq.split import MQ_RULES
 from avalanche_vilco.core.errors import DataError
-
-FILE = "ego4d_clip_annotations_v2.json"
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +27,35 @@ def benchmark(mq_root):
 
 
 @pytest.fixture(scope="module")
-def metadata(mq_root, benchmark) -> dict[str, Any]:
-    read = read_moment_annotations(mq_root / FILE, windows="raw")
-    return reference_metadata(parse_manifest(benchmark.manifest()), read)
+def metadata(benchmark) -> dict[str, Any]:
+    """The public structure of the benchmark's split."""
+    order = benchmark.classes_order
+    parts: dict[str, Any] = {"train": {}, "val": {}}
+    for subset, stream in (("train", "train"), ("val", "test")):
+        samples = benchmark.datasets[stream].samples
+        for number, experience in enumerate(benchmark.streams[stream]):
+            labels = {q.name: q.label_id for q in experience.queries_in_this_experience}
+            own = [samples[i] for i in experience.dataset.positions]
+            parts[subset][number] = {
+                "dict_db": [
+                    {
+                        "id": sample.clip.clip_id,
+                        "fps": sample.clip.features_per_sec,
+                        "segments": sample.windows_sec.astype(np.float32),
+                        "labels": [np.int64(order[c]) for c in sample.class_indices],
+                        "segmentation_labels": torch.zeros(4, 10),
+                    }
+                    for sample in own
+                ],
+                "label_dict": labels,
+                "ori_label_dict": labels,
+            }
+    return parts
+
+
+def read(path: Path) -> Any:
+    pinned = open_manifest(path, MQ_RULES, read_public=read_reference_metadata)
+    return pinned.manifest
 
 
 def save(folder: Path, content: Any, protocol: int = 4) -> Path:
@@ -42,47 +64,26 @@ def save(folder: Path, content: Any, protocol: int = 4) -> Path:
     return path
 
 
-def test_metadata_has_the_public_structure(metadata):
-    assert list(metadata) == ["train", "val"]
-    task = metadata["train"][0]
-    assert task["label_dict"] == task["ori_label_dict"]
-    assert list(task["label_dict"].values()) == [0, 1]
-    clip = task["dict_db"][0]
-    assert clip["segments"].dtype == np.float32
-    assert clip["segments"].shape == (len(clip["labels"]), 2)
-    assert all(type(label) is np.int64 for label in clip["labels"])
-    seconds = clip["segmentation_labels"]
-    assert seconds.dtype == torch.float32
-    assert seconds.shape == (int(clip["duration"]), 10)
-    assert not seconds[:, 2:].any()
-    (start, end), label = clip["segments"][0], int(clip["labels"][0])
-    inside = seconds[:, label].nonzero().flatten().tolist()
-    assert set(range(int(start) + 1, int(np.ceil(end)))) <= set(inside)
-
-
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_pickle_becomes_the_manifest_that_it_was_made_from(
     tmp_path, benchmark, metadata, protocol
 ):
-    read = read_reference_metadata(save(tmp_path, metadata, protocol)).to_dict()
+    found = read(save(tmp_path, metadata, protocol)).to_dict()
     made = benchmark.manifest()
     for field in ("protocol", "protocol_version", "groups", "streams", "windows"):
-        assert read[field] == made[field]
-    assert read["files"] == {}
-    assert read["source"]["file"] == "meta.pkl"
+        assert found[field] == made[field]
+    assert found["files"] == {}
+    assert found["source"]["file"] == "meta.pkl"
 
 
 def test_order_of_tasks_in_the_pickle_does_not_matter(tmp_path, benchmark, metadata):
     train = {number: metadata["train"][number] for number in (1, 2, 3, 0, 4)}
     path = save(tmp_path, {"train": train, "val": metadata["val"]})
-    read = read_reference_metadata(path)
-    assert read.streams == benchmark.manifest()["streams"]
+    assert read(path).streams == benchmark.manifest()["streams"]
 
 
 def test_pickle_makes_the_same_benchmark(mq_root, tmp_path, benchmark, metadata):
-    path = tmp_path / "meta.pkl"
-    write_reference_metadata(path, metadata)
-    again = vilco_mq(mq_root, manifest=path)
+    again = vilco_mq(mq_root, manifest=save(tmp_path, metadata))
     assert again.info == benchmark.info
     for name, data in benchmark.datasets.items():
         ours = [(s.clip.clip_id, s.windows_sec.tolist()) for s in data.samples]
@@ -97,21 +98,6 @@ def test_pickle_of_another_annotation_file_is_refused(mq_root, tmp_path, metadat
     clip["labels"] = [*clip["labels"], clip["labels"][0]]
     with pytest.raises(DataError, match=r"windows but the annotations give"):
         vilco_mq(mq_root, manifest=save(tmp_path, changed))
-
-
-def test_split_that_the_structure_cannot_hold_is_refused(mq_root):
-    read = read_moment_annotations(mq_root / FILE, windows="raw")
-    for options in ({}, {"protocol": "reference", "valid_share": 0.2}):
-        made = parse_manifest(vilco_mq(mq_root, **options).manifest())
-        with pytest.raises(ValueError, match="expected a split of protocol 'refer"):
-            reference_metadata(made, read)
-
-
-def test_segmentation_labels_can_be_left_out(mq_root, benchmark):
-    read = read_moment_annotations(mq_root / FILE, windows="raw")
-    made = parse_manifest(benchmark.manifest())
-    slim = reference_metadata(made, read, segmentation_labels=False)
-    assert "segmentation_labels" not in slim["train"][0]["dict_db"][0]
 
 
 # Damage
@@ -203,7 +189,7 @@ def test_wrong_structure_is_one_named_error(tmp_path, metadata, case):
     change, problem = WRONG[case]
     path = save(tmp_path, change(copy.deepcopy(metadata)))
     with pytest.raises(DataError) as caught:
-        read_reference_metadata(path)
+        read(path)
     assert str(caught.value).startswith(str(path))
     assert problem in str(caught.value)
 
@@ -214,51 +200,42 @@ def test_truncated_pickle_is_one_named_error(tmp_path, metadata):
     for end in range(0, len(data), max(1, len(data) // 40)):
         path.write_bytes(data[:end])
         with pytest.raises(DataError, match=r"meta\.pkl"):
-            read_reference_metadata(path)
+            read(path)
 
 
 # The real file
 
 
-def test_real_metadata_is_the_oracles(shared_dir, tmp_path):
-    from avalanche_vilco.benchmarks.manifest import Category, make_manifest
-    from avalanche_vilco.benchmarks.protocols import (
-        REFERENCE,
-        split_clips,
-        stream_samples,
-    )
-    from avalanche_vilco.benchmarks.split import query_groups
-
-    annotations = shared_dir / "data" / "ego4d_mq" / FILE
-    read = read_moment_annotations(annotations, windows="raw")
-    groups = query_groups(
-        list(read.label_names), n_experiences=5, group_sizes=None, order=None, seed=None
-    )
-    clips = [c for c in read.clips if len(c.label_ids)]
-    split = split_clips(clips, groups, REFERENCE, 0.0)
-    made = make_manifest(
-        stream_samples(split, groups, REFERENCE),
-        [[Category(i, read.label_names[i]) for i in group] for group in groups],
-        protocol="reference",
-        files=read.report.files,
-        source={},
-    )
-    metadata = reference_metadata(made, read, segmentation_labels=False)
+def test_public_split_of_the_real_file_is_read(shared_dir, tmp_path):
+    annotations = shared_dir / "data" / "ego4d_mq" / "ego4d_clip_annotations_v2.json"
+    names = {
+        window["label_id"]: window["label"]
+        for clip in json.loads(annotations.read_text()).values()
+        for window in clip["annotations"]
+    }
     oracle = json.loads(
         (shared_dir / "oracles" / "mq" / "official_split.json").read_text()
     )["splits"]
-    for subset in ("train", "val"):
-        for task in range(5):
-            ours = [
-                {
-                    "id": clip["id"],
-                    "duration": clip["duration"],
-                    "labels": [int(label) for label in clip["labels"]],
-                    "segments": clip["segments"].tolist(),
-                }
-                for clip in metadata[subset][task]["dict_db"]
-            ]
-            assert ours == oracle[subset][str(task)]
-    path = tmp_path / "meta.pkl"
-    write_reference_metadata(path, metadata)
-    assert read_reference_metadata(path).streams == made.streams
+    ids = sorted(names)
+    metadata = {
+        subset: {
+            task: {
+                "dict_db": [
+                    {**clip, "segments": np.array(clip["segments"], np.float32)}
+                    for clip in oracle[subset][str(task)]
+                ],
+                "label_dict": {names[i]: i for i in ids[22 * task : 22 * task + 22]},
+            }
+            for task in range(5)
+        }
+        for subset in ("train", "val")
+    }
+    found = read(save(tmp_path, metadata))
+    for subset, stream in (("train", "train"), ("val", "test")):
+        parts = [oracle[subset][str(task)] for task in range(5)]
+        assert found.streams[stream] == [
+            [clip["id"] for clip in part] for part in parts
+        ]
+        assert found.windows[stream] == [
+            sum(len(clip["labels"]) for clip in part) for part in parts
+        ]

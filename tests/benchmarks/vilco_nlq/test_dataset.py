@@ -13,7 +13,7 @@ from torch import Tensor
 from avalanche_vilco.benchmarks.vilco_nlq.annotations import LanguageQuery, QueryClip
 from avalanche_vilco.benchmarks.vilco_nlq.dataset import (
     QueryDataset,
-    asked_clips,
+    feature_clip,
     open_query_tokens,
     query_sample,
 )
@@ -47,9 +47,9 @@ def store(tmp_path) -> FeatureFolder:
 
 
 def dataset(store, *queries: LanguageQuery) -> QueryDataset:
-    clips = asked_clips([CLIP], queries, features_per_sec=1.0)
+    clip = feature_clip(CLIP, features_per_sec=1.0)
     tokens = HashedTokens({q.query_id: q.text for q in queries})
-    samples = [query_sample(q, clips["a"], template=3) for q in queries]
+    samples = [query_sample(q, clip, template=3) for q in queries]
     return QueryDataset(samples, store, tokens)
 
 
@@ -93,15 +93,6 @@ def test_resized_features_move_the_window_along(store):
     _, targets = resized[0]
     assert targets["features_per_sec"] == 2.0
     assert targets["segments"].tolist() == [[3.5, 7.5]]
-
-
-def test_clips_hold_the_windows_of_all_their_questions():
-    others = [query(0), query(1, window=(5.0, 6.0)), query(2, window=None)]
-    clip = asked_clips([CLIP], others, 2.0)["a"]
-    assert clip.windows_sec.tolist() == [[2.0, 4.0], [5.0, 6.0]]
-    assert clip.label_ids.tolist() == [6, 6]
-    assert clip.video_start_sec == 3.0
-    assert not clip.windows_sec.flags.writeable
 
 
 @pytest.mark.parametrize(

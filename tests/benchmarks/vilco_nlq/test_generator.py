@@ -13,11 +13,8 @@ from avalanche.benchmarks.utils.data_loader import TaskBalancedDataLoader
 from safetensors.torch import load_file, save_file
 
 from avalanche_vilco.benchmarks.vilco_nlq.dataset import NLQ_TEXT_FILE
-from avalanche_vilco.benchmarks.vilco_nlq.generator import (
-    SMALL_DATA_TEST_SHARE,
-    unlabelled_nlq,
-    vilco_nlq,
-)
+from avalanche_vilco.benchmarks.vilco_nlq.generator import unlabelled_nlq, vilco_nlq
+from avalanche_vilco.benchmarks.vilco_nlq.split import SMALL_DATA_TEST_SHARE
 from avalanche_vilco.benchmarks.vilco_nlq.templates import NLQ_TEMPLATES
 from avalanche_vilco.core.batch import MomentTargets, QueryClipBatch
 from avalanche_vilco.core.errors import DataError, FeatureError
@@ -178,13 +175,13 @@ def test_seed_shuffles_all_streams_alike(root, benchmark):
 
 def test_order_lists_ids_or_names(root):
     order = [12, *range(12)]
-    assert vilco_nlq(root, order=order).classes_order == order
+    assert vilco_nlq(root, fixed_class_order=order).classes_order == order
     names = [NLQ_TEMPLATES[i].upper() for i in order]
-    assert vilco_nlq(root, order=names).classes_order == order
+    assert vilco_nlq(root, fixed_class_order=names).classes_order == order
 
 
 def test_templates_can_share_an_experience(root):
-    grouped = vilco_nlq(root, group_sizes=[10, 3])
+    grouped = vilco_nlq(root, per_exp_classes=[10, 3])
     assert grouped.n_experiences == 2
     assert grouped.n_classes_per_exp == [10, 3]
     assert set(grouped.train_stream[1].dataset.targets) == {10, 11, 12}
@@ -240,7 +237,7 @@ def test_tokens_are_those_of_the_question(root, benchmark):
 
 
 def test_training_samples_may_carry_narrations(root):
-    told = vilco_nlq(root, narrations=True)
+    told = vilco_nlq(root, sources={"narrations": True})
     assert "narrations" in told.datasets["train"][0][0]
     assert "narrations" not in told.datasets["test"][0][0]
 
@@ -271,7 +268,7 @@ def test_text_may_lie_in_one_store_a_subset(root, tmp_path):
     parts = [tmp_path / "train.safetensors", tmp_path / "rest.safetensors"]
     save_file({i: t for i, t in stored.items() if i in train}, parts[0])
     save_file({i: t for i, t in stored.items() if i not in train}, parts[1])
-    split = vilco_nlq(root, query_text=parts)
+    split = vilco_nlq(root, sources={"query_text": parts})
     assert split.info["query_text"] == "train.safetensors, rest.safetensors"
     query = split.datasets["test"].samples[0].query
     tokens = split.datasets["test"][0][0]["tokens"]
@@ -285,12 +282,14 @@ def test_questions_without_text_features_are_named(root, tmp_path):
         {i: t for i, t in stored.items() if i != gone}, tmp_path / "t.safetensors"
     )
     with pytest.raises(DataError, match=rf"no text for 1 of .*{gone}"):
-        vilco_nlq(root, query_text=tmp_path / "t.safetensors")
+        vilco_nlq(root, sources={"query_text": tmp_path / "t.safetensors"})
 
 
 def test_store_and_model_exclude_each_other(root):
     with pytest.raises(ValueError, match="expected query_text or text_model"):
-        vilco_nlq(root, query_text=root / NLQ_TEXT_FILE, text_model=root)
+        vilco_nlq(
+            root, sources={"query_text": root / NLQ_TEXT_FILE, "text_model": root}
+        )
 
 
 # --- Data that are not whole ----------------------------------------------------------
@@ -305,7 +304,7 @@ def test_missing_features_are_listed_or_dropped(copied):
     (copied / "features" / f"{gone}.pt").unlink()
     with pytest.raises(FeatureError, match=gone):
         vilco_nlq(copied)
-    dropped = vilco_nlq(copied, missing="drop")
+    dropped = vilco_nlq(copied, sources={"missing": "drop"})
     tally = dropped.report.stage("features", "queries")
     assert tally.rejected["no feature file"] > 0
     assert dropped.report.stage("features", "clips").rejected == {"no feature file": 1}
@@ -350,7 +349,7 @@ def test_untemplated_questions_are_assigned_or_kept_apart(copied):
 
     edit_json(copied / "nlq_val.json", forget)
     near = vilco_nlq(copied)
-    apart = vilco_nlq(copied, untemplated="apart")
+    apart = vilco_nlq(copied, sources={"untemplated": "apart"})
     lost = near.report.outcomes("queries")["in the streams"]
     lost -= apart.report.outcomes("queries")["in the streams"]
     rejected = apart.report.stage("templates", "queries").rejected
@@ -361,7 +360,7 @@ def test_untemplated_questions_are_assigned_or_kept_apart(copied):
 
 def test_flattened_train_file_gets_predicted_templates(copied, benchmark):
     flatten(copied, "train")
-    predicted = vilco_nlq(copied, group_sizes=[12, 1])
+    predicted = vilco_nlq(copied, per_exp_classes=[12, 1])
     assert predicted.info["templates"] == "predicted"
     assert predicted.info["parent_videos"] == "clips stand in"
     tally = predicted.report.stage("templates", "queries")
@@ -387,7 +386,7 @@ def test_annotations_may_be_named_one_by_one(copied, benchmark):
     with pytest.raises(FileNotFoundError, match=r"no val annotations.*nlq_val\.json"):
         vilco_nlq(copied)
     files = {"train": copied / "nlq_train.json", "val": val}
-    named = vilco_nlq(copied, annotations=files)
+    named = vilco_nlq(copied, sources={"annotations": files})
     assert ids_of(named, "test") == ids_of(benchmark, "test")
 
 
@@ -407,15 +406,24 @@ def test_data_root_comes_from_the_environment(root, benchmark, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"protocol": "exclusive"}, "expected protocol in .*exclusive_queries"),
-        ({"untemplated": "drop"}, "expected untemplated in"),
-        ({"missing": "skip"}, "expected missing in"),
-        ({"features_of": "frames"}, "expected features_of in"),
+        (
+            {"protocol": "exclusive"},
+            "unknown protocol .* Did you mean exclusive_queries",
+        ),
+        ({"sources": {"untemplated": "drop"}}, "expected untemplated in"),
+        ({"sources": {"missing": "skip"}}, "expected missing in"),
+        ({"sources": {"features_of": "frames"}}, "expected features_of in"),
         ({"valid_share": 1.0}, r"expected valid_share in \[0, 1\) but got 1.0"),
-        ({"features_per_sec": 0.0}, "expected a positive features_per_sec"),
-        ({"order": ["Objects: nothing"]}, "expected one of the 13 templates"),
-        ({"order": [0, 1]}, "expected order to list each category id once"),
-        ({"group_sizes": [5, 5]}, "sum up to 13"),
+        ({"sources": {"features_per_sec": 0.0}}, r"expected features_per_sec in \(0"),
+        (
+            {"fixed_class_order": ["Objects: nothing"]},
+            "expected one of the 13 templates",
+        ),
+        (
+            {"fixed_class_order": [0, 1]},
+            "expected fixed_class_order to list each category id once",
+        ),
+        ({"per_exp_classes": [5, 5]}, "sum up to 13"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(options, message, root):
@@ -456,7 +464,7 @@ def test_small_data_split_the_val_file_by_video(copied):
     (copied / "nlq_train.json").unlink()
     with pytest.raises(FileNotFoundError, match="small_data=True"):
         vilco_nlq(copied)
-    small = vilco_nlq(copied, small_data=True, group_sizes=[13])
+    small = vilco_nlq(copied, per_exp_classes=[13], sources={"small_data": True})
     assert small.info["data_mode"] == "val file split by video"
     videos = [
         {sample.clip.video_id for sample in small.datasets[stream].samples}
@@ -469,7 +477,8 @@ def test_small_data_split_the_val_file_by_video(copied):
 def test_real_val_makes_a_small_data_stream(shared_dir, noise_features):
     folder = shared_dir / "data" / "ego4d_nlq"
     small = vilco_nlq(
-        annotations=folder, features=noise_features, small_data=True, valid_share=0.0
+        valid_share=0.0,
+        sources={"annotations": folder, "features": noise_features, "small_data": True},
     )
     assert small.info["data_mode"] == "val file split by video"
     assert small.n_experiences == 13
@@ -490,7 +499,7 @@ def test_real_train_and_val_make_streams_with_predicted_templates(
     shared_dir, noise_features
 ):
     folder = shared_dir / "data" / "ego4d_nlq"
-    whole = vilco_nlq(annotations=folder, features=noise_features)
+    whole = vilco_nlq(sources={"annotations": folder, "features": noise_features})
     assert whole.info["templates"] == "predicted"
     sizes = {s: [len(e.dataset) for e in whole.streams[s]] for s in STREAMS}
     assert sizes["test"] == [
@@ -503,7 +512,7 @@ def test_real_train_and_val_make_streams_with_predicted_templates(
 
 
 def test_manifest_gives_the_same_streams_back(root, tmp_path):
-    made = vilco_nlq(root, seed=5, valid_share=0.3, group_sizes=[7, 6])
+    made = vilco_nlq(root, seed=5, valid_share=0.3, per_exp_classes=[7, 6])
     made.write_manifest(tmp_path / "split.json")
     for source in (tmp_path / "split.json", made.manifest()):
         again = vilco_nlq(root, manifest=source)
@@ -514,7 +523,7 @@ def test_manifest_gives_the_same_streams_back(root, tmp_path):
 
 
 def test_manifest_sets_small_data(root):
-    made = vilco_nlq(root, small_data=True, group_sizes=[13])
+    made = vilco_nlq(root, per_exp_classes=[13], sources={"small_data": True})
     again = vilco_nlq(root, manifest=made.manifest())
     assert again.info["data_mode"] == "val file split by video"
     assert ids_of(again, "test") == ids_of(made, "test")
@@ -525,12 +534,13 @@ def test_manifest_sets_small_data(root):
     [
         {"seed": 1},
         {"valid_share": 0.2},
-        {"small_data": True},
+        {"sources": {"small_data": True}},
         {"protocol": "reference"},
     ],
 )
 def test_arguments_that_a_manifest_sets_are_refused(options, root, benchmark):
-    with pytest.raises(ValueError, match=f"sets {next(iter(options))} already"):
+    name = next(iter(options.get("sources", options)))
+    with pytest.raises(ValueError, match=f"sets {name} already"):
         vilco_nlq(root, manifest=benchmark.manifest(), **options)
 
 
@@ -544,11 +554,11 @@ def _change(manifest: dict, **changes: Any) -> dict:
         (lambda m: _change(m, benchmark="vilco_mq"), "field 'benchmark'"),
         (lambda m: _change(m, protocol="exclusive"), "field 'protocol'"),
         (lambda m: _change(m, protocol_version="0"), "field 'protocol_version'"),
-        (lambda m: _change(m, groups=m["groups"][1:]), "each of the 13 templates once"),
+        (lambda m: _change(m, groups=m["groups"][1:]), r"field 'streams\.train'"),
         (lambda m: _change(m, streams={}), "field 'streams'"),
         (
             lambda m: _change(m, windows={**m["windows"], "test": [0] * 13}),
-            r"field 'windows\.test'",
+            r"field 'windows\.test\[0\]'",
         ),
         (
             lambda m: _change(
@@ -568,10 +578,12 @@ def test_unknown_and_repeated_questions_of_a_manifest_are_listed(root, benchmark
     manifest = json.loads(json.dumps(benchmark.manifest()))
     own = manifest["streams"]["test"][0]
     known, own[0] = own[0], "nobody_0"
-    with pytest.raises(DataError, match=r"1 questions are not in the .*: nobody_0"):
+    with pytest.raises(
+        DataError, match=r"1 questions are not in the .*:\n  test: nobody_0"
+    ):
         vilco_nlq(root, manifest=manifest)
     own[0] = own[1]
-    with pytest.raises(DataError, match="1 questions occur twice"):
+    with pytest.raises(DataError, match=r"is in test\[0\] already"):
         vilco_nlq(root, manifest=manifest)
     own[0] = known
     train = manifest["streams"]["train"][0]
@@ -601,7 +613,9 @@ def public_metadata(benchmark: Any) -> dict[str, dict[str, list[dict]]]:
 
 
 def test_public_pickle_is_read_as_a_manifest(root, tmp_path):
-    reference = vilco_nlq(root, protocol="reference", order=[12, *range(12)])
+    reference = vilco_nlq(
+        root, protocol="reference", fixed_class_order=[12, *range(12)]
+    )
     path = tmp_path / "nlq.pkl"
     path.write_bytes(pickle.dumps(public_metadata(reference)))
     again = vilco_nlq(root, manifest=path)

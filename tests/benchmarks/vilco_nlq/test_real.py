@@ -1,6 +1,5 @@
 """Real language queries, small-data mode, with generated features."""
 
-
 import pytest
 import torch
 from avalanche.training.determinism.rng_manager import RNGManager
@@ -16,9 +15,11 @@ from avalanche_vilco.training.templates import localization_evaluator
 @pytest.mark.timeout(3600)
 def test_naive_learns_the_real_val_file_split_by_video(shared_dir, noise_features):
     benchmark = vilco_nlq(
-        annotations=shared_dir / "data" / "ego4d_nlq",
-        features=noise_features,
-        small_data=True,
+        sources={
+            "annotations": shared_dir / "data" / "ego4d_nlq",
+            "features": noise_features,
+            "small_data": True,
+        }
     )
     assert benchmark.n_experiences == 13
     assert sum(len(e.dataset) for e in benchmark.train_stream) == 2834

@@ -29,7 +29,9 @@ LONGER = {"train_epochs": 4, "train_mb_size": 2}
 
 @pytest.fixture
 def benchmark(nlq_root: Path) -> Any:
-    benchmark = vilco_nlq(nlq_root, group_sizes=(5, 4, 4), narrations=True)
+    benchmark = vilco_nlq(
+        nlq_root, per_exp_classes=(5, 4, 4), sources={"narrations": True}
+    )
     for experience in benchmark.train_stream:
         experience.dataset = experience.dataset.subset(range(SAMPLES))
     return benchmark
@@ -136,7 +138,7 @@ def uneven(nlq_root: Path, tmp_path: Path) -> Callable[[], Any]:
         asked[:] = [dict(asked[i % len(asked)]) for i in range(60)]
         asked[0]["query"], asked[1]["query"] = "Where?", "where is it " * 66 + "then ?"
         path.write_text(json.dumps(content))
-        return vilco_nlq(root, group_sizes=(13,), valid_share=0.0)
+        return vilco_nlq(root, per_exp_classes=(13,), valid_share=0.0)
 
     return build
 

@@ -206,6 +206,6 @@ def test_a_saved_run_goes_on_with_its_choices(parts, benchmark, tmp_path: Path) 
 
 
 def test_a_stream_without_samples_is_refused(parts, small_root: Path) -> None:
-    benchmark = vilco_mq(small_root, group_sizes=(3, 1, 2), valid_share=0.0)
+    benchmark = vilco_mq(small_root, per_exp_classes=(3, 1, 2), valid_share=0.0)
     with pytest.raises(ValueError, match="but got none in stream 'valid'"):
         train(parts, benchmark.train_stream[:1], BestCheckpointPlugin("valid"))

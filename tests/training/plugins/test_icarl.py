@@ -168,7 +168,7 @@ def test_a_memory_of_nothing_is_refused() -> None:
 
 @pytest.fixture
 def long_stream(small_root: Path) -> Any:
-    return vilco_mq(small_root, group_sizes=(2, 1, 1, 1, 1), valid_share=0.2)
+    return vilco_mq(small_root, per_exp_classes=(2, 1, 1, 1, 1), valid_share=0.2)
 
 
 def test_capacity_is_exact_over_five_experiences(

@@ -28,7 +28,12 @@ SMALL: dict[str, Any] = {"n_prompts": 4, "prompt_length": 2, "top_n": 1}
 
 @pytest.fixture
 def narrated(small_root: Path):
-    return vilco_mq(small_root, group_sizes=(3, 1, 2), valid_share=0.2, narrations=True)
+    return vilco_mq(
+        small_root,
+        per_exp_classes=(3, 1, 2),
+        valid_share=0.2,
+        sources={"narrations": True},
+    )
 
 
 def learn(strategy, benchmark, n_experiences=3):

@@ -1,0 +1,167 @@
+"""Where the files of Natural Language Queries lie, and how they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from avalanche_vilco.benchmarks.items import check_disjoint_parents
+from avalanche_vilco.benchmarks.protocols import Protocol
+from avalanche_vilco.benchmarks.sources import (
+    AnnotationSource,
+    DataRoot,
+    FeatureSources,
+    annotation_files,
+    find_root,
+)
+from avalanche_vilco.benchmarks.vilco_nlq.annotations import (
+    OFFICIAL_NLQ_FILES,
+    LanguageAnnotations,
+    find_nlq_files,
+    read_language_queries,
+    read_unlabelled_queries,
+)
+from avalanche_vilco.benchmarks.vilco_nlq.dataset import (
+    FEATURES_PER_SEC,
+    NLQ_TEXT_FILE,
+    TextSource,
+)
+from avalanche_vilco.benchmarks.vilco_nlq.embedded import (
+    MINI_NLQ_VERSION,
+    mini_nlq_root,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NLQSources(FeatureSources):
+    """Where the files of Natural Language Queries lie, and how they are read."""
+
+    annotations: AnnotationSource | None = None
+    """Folder, or subset (``"train"``, ``"val"``, ``"test"``) -> file, if not in
+    ``dataset_root``."""
+    small_data: bool = False
+    """Where the train file or its features are not at hand: make all streams of the
+    val file, three tenths of its clips, by parent video, for test."""
+    untemplated: Literal["nearest", "apart"] = "nearest"
+    """What becomes of questions without template: ``"nearest"`` gives them to the
+    template with the nearest words (public rule), ``"apart"`` leaves them out,
+    counted. A flattened train file names no template at all: they are predicted, see
+    :func:`~avalanche_vilco.benchmarks.vilco_nlq.split.assign_templates`, and
+    ``scenario.info["templates"]`` says ``"predicted"``."""
+    features_per_sec: Annotated[float, Meta(gt=0, le=1000)] = FEATURES_PER_SEC
+    """Steps of the features a second; default that of the public features, a step
+    every 16.043 frames at 30 frames a second."""
+    query_text: TextSource | None = None
+    """Store of token features by query id, or several (public code has one for each
+    subset): safetensors file, LMDB, or folder of ``<query_id>.pt``. Without one, each
+    word has a fixed random vector: stated in ``scenario.info``."""
+    text_model: Path | str | None = None
+    """Instead, folder of a local CLIP model; its features are computed once and kept in
+    the cache."""
+
+
+@dataclass(frozen=True)
+class QuestionFiles:
+    """What was read of a data root."""
+
+    root: DataRoot
+    annotations: LanguageAnnotations
+    query_text: TextSource | None
+    text_name: str
+
+    @property
+    def paths(self) -> dict[str, Path]:
+        """Annotation files by name."""
+        return {path.name: path for path in self.annotations.files.values()}
+
+    @property
+    def train_path(self) -> Path:
+        """The file that training questions are of."""
+        files = self.annotations.files
+        return files.get("train", files["val"])
+
+
+def read_question_files(
+    dataset_root: Path | str | None, sources: NLQSources, protocol: Protocol
+) -> QuestionFiles:
+    """Find and read the annotations of a data root.
+
+    :param dataset_root: see :func:`~avalanche_vilco.vilco_nlq`.
+    :param sources: what lies elsewhere.
+    :param protocol: says how windows and texts are read.
+    :raises FileNotFoundError: root or annotation files are absent.
+    :raises DataError: annotations are damaged, or train and val share a parent video.
+    """
+    subsets = ("val",) if sources.small_data else ("train", "val")
+    root = _root(dataset_root, sources)
+    read = read_language_queries(
+        _files(root, sources.annotations, subsets),
+        windows=protocol.windows,
+        strip_prefixes=not protocol.reads_raw,
+    )
+    check_disjoint_parents(read.clips.values(), read.files["val"])
+    return _with_text(root, read, sources)
+
+
+def read_unlabelled_files(
+    dataset_root: Path | str | None, sources: NLQSources
+) -> QuestionFiles:
+    """Find and read the unannotated test file of a data root.
+
+    :param dataset_root: see :func:`~avalanche_vilco.vilco_nlq`.
+    :param sources: what lies elsewhere; one annotation path is the test file.
+    :raises FileNotFoundError: root or file are absent.
+    :raises DataError: the file is damaged.
+    """
+    root, source = _root(dataset_root, sources), sources.annotations
+    if isinstance(source, (str, Path)) and not Path(source).expanduser().is_dir():
+        source = {"test": source}
+    elif isinstance(source, Mapping) and "test" not in source and root.folder:
+        source = None
+    read = read_unlabelled_queries(_files(root, source, ("test",))["test"])
+    return _with_text(root, read, sources)
+
+
+def _root(dataset_root: Path | str | None, sources: NLQSources) -> DataRoot:
+    return find_root(
+        dataset_root,
+        sources.annotations,
+        benchmark="vilco_nlq",
+        embedded=mini_nlq_root,
+        version=MINI_NLQ_VERSION,
+    )
+
+
+def _files(
+    root: DataRoot, source: AnnotationSource | None, subsets: tuple[str, ...]
+) -> dict[str, Path]:
+    return annotation_files(
+        source,
+        root,
+        {subset: OFFICIAL_NLQ_FILES[subset] for subset in subsets},
+        find_nlq_files,
+        {"train": "; small_data=True makes do with val"},
+    )
+
+
+def _with_text(
+    root: DataRoot, read: LanguageAnnotations, sources: NLQSources
+) -> QuestionFiles:
+    text = sources.query_text
+    if text is None and sources.text_model is None and root.folder is not None:
+        stored = root.folder / NLQ_TEXT_FILE
+        text = stored if stored.is_file() else None
+    return QuestionFiles(root, read, text, _text_name(text, sources.text_model))
+
+
+def _text_name(source: TextSource | None, text_model: Path | str | None) -> str:
+    if text_model is not None:
+        return f"CLIP {Path(text_model).name}"
+    if source is None:
+        return "hashed words"
+    paths = [source] if isinstance(source, (str, Path)) else source
+    return ", ".join(Path(path).name for path in paths)
