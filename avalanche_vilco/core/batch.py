@@ -8,6 +8,7 @@ and answer the same calls, so stock plugins need not know what they carry.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -287,25 +288,6 @@ class MomentTargets(TensorBatch):
     """(B,) int64, position of the sample in its stream's dataset."""
 
 
-def collate_moments(samples: Sequence[Sequence[Any]]) -> list[Any]:
-    """Mini-batch of samples ``(inputs, targets, *attributes)``.
-
-    :param samples: inputs and targets are dicts of tensors without the batch dim.
-    :return: ``[ClipBatch, MomentTargets, *attributes]``, attributes as tensors.
-    """
-    return collate_as(ClipBatch, MomentTargets, samples)
-
-
-def collate_queries(samples: Sequence[Sequence[Any]]) -> list[Any]:
-    """Mini-batch of samples ``(inputs, targets, *attributes)`` with a question each.
-
-    :param samples: as in :func:`collate_moments`; inputs have ``tokens`` and
-        ``valid_tokens`` too.
-    :return: ``[QueryClipBatch, MomentTargets, *attributes]``.
-    """
-    return collate_as(QueryClipBatch, MomentTargets, samples)
-
-
 def collate_as(
     inputs_kind: type[TensorBatch],
     targets_kind: type[TensorBatch],
@@ -324,3 +306,10 @@ def collate_as(
         _joined(targets_kind, targets, torch.stack, n_given=0),
         *(torch.as_tensor(values) for values in attributes),
     ]
+
+
+collate_moments = partial(collate_as, ClipBatch, MomentTargets)
+"""Mini-batch of clips: ``[ClipBatch, MomentTargets, *attributes]``."""
+
+collate_queries = partial(collate_as, QueryClipBatch, MomentTargets)
+"""Mini-batch of clips with a question each: inputs have tokens too."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from functools import partial
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -93,10 +94,5 @@ class TrackWindowTargets(TensorBatch):
     """(B,) int64, position of the sample in its stream's dataset."""
 
 
-def collate_visual(samples: Sequence[Sequence[Any]]) -> list[Any]:
-    """Mini-batch of samples ``(inputs, targets, *attributes)``.
-
-    :param samples: inputs and targets are dicts of tensors without the batch dim.
-    :return: ``[VisualQueryBatch, TrackWindowTargets, *attributes]``.
-    """
-    return collate_as(VisualQueryBatch, TrackWindowTargets, samples)
+collate_visual = partial(collate_as, VisualQueryBatch, TrackWindowTargets)
+"""Mini-batch of windows: ``[VisualQueryBatch, TrackWindowTargets, *attributes]``."""

@@ -141,20 +141,20 @@ class _Stream(io.RawIOBase):
 
     def __init__(self, value: memoryview) -> None:
         super().__init__()
-        self._value, self._place = value, 0
+        self._value, self._position = value, 0
 
     def seekable(self) -> bool:
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        place = offset + (0, self._place, len(self._value))[whence]
-        if place < 0:
-            raise OSError(f"negative seek position {place}")
-        self._place = place
-        return place
+        position = offset + (0, self._position, len(self._value))[whence]
+        if position < 0:
+            raise OSError(f"negative seek position {position}")
+        self._position = position
+        return position
 
     def read(self, size: int | None = -1) -> bytes:
-        stop = None if size is None or size < 0 else self._place + size
-        content = bytes(self._value[self._place : stop])
-        self._place += len(content)
+        stop = None if size is None or size < 0 else self._position + size
+        content = bytes(self._value[self._position : stop])
+        self._position += len(content)
         return content

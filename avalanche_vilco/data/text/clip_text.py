@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,11 @@ def clip_query_text(
     cache: Path | str | None = None,
     device: str = "cpu",
 ) -> dict[str, Tensor]:
-    """Token states of CLIP's text encoder for each category, as the public code has
-    them: after the final layer norm, without projection, without the start and the
-    end token.
+    """Token states of CLIP's text encoder for each category, as in the public code.
 
-    They are kept in ``cache`` under a hash of the model's files, the prompt and the
-    labels. Nothing is ever downloaded.
+    They are those after the final layer norm, without projection, without the start
+    and the end token, and kept in ``cache`` under a hash of the model's files, the
+    prompt and the labels. Nothing is ever downloaded.
 
     :param labels: labels in the annotation file's spelling.
     :param model_folder: local CLIP model: ``config.json``, ``model.safetensors`` and
@@ -70,14 +70,15 @@ def clip_query_text(
         raise ValueError(f"expected a prompt with {{}} but got {prompt!r}")
     folder = Path(model_folder).expanduser()
     _require_model(folder)
-    kept = _cache_folder(cache) / f"{_key(folder, prompt, labels)}.safetensors"
-    cached = _read_cached(kept, labels)
-    if cached is not None:
-        return cached
+    cache = cache_folder() / "clip_text" if cache is None else Path(cache).expanduser()
+    kept = cache / f"{_key(folder, prompt, labels)}.safetensors"
+    with suppress(FileNotFoundError, DataError):
+        return read_query_text(kept, labels)
     encode = load_clip_text_encoder(folder, device)
-    words = [prompt.replace("{}", public_words(label)) for label in labels]
-    tokens = dict(zip(labels, encode(words), strict=True))
-    _write_whole(kept, tokens)
+    texts = [prompt.replace("{}", public_words(label)) for label in labels]
+    tokens = dict(zip(labels, encode(texts), strict=True))
+    with written_whole(kept) as unfinished:
+        save_file({label: t.contiguous() for label, t in tokens.items()}, unfinished)
     return tokens
 
 
@@ -94,12 +95,6 @@ def _require_model(folder: Path) -> None:
             raise FileNotFoundError(f"no {wanted} in the CLIP folder {folder}; {_HINT}")
 
 
-def _cache_folder(given: Path | str | None) -> Path:
-    if given is not None:
-        return Path(given).expanduser()
-    return cache_folder() / "clip_text"
-
-
 def _key(folder: Path, prompt: str, labels: Iterable[str]) -> str:
     digest = hashlib.sha256(f"{_CACHE_VERSION}\n{prompt}\n".encode())
     for label in sorted(labels):
@@ -109,19 +104,6 @@ def _key(folder: Path, prompt: str, labels: Iterable[str]) -> str:
             digest.update(f"{path.name} {path.stat().st_size}\n".encode())
             digest.update(sha256_of(path).encode())
     return digest.hexdigest()[:32]
-
-
-def _read_cached(path: Path, labels: Sequence[str]) -> dict[str, Tensor] | None:
-    try:
-        return read_query_text(path, labels)
-    except (FileNotFoundError, DataError):
-        return None
-
-
-def _write_whole(path: Path, tokens: Mapping[str, Tensor]) -> None:
-    with written_whole(path) as unfinished:
-        entries = {label: value.contiguous() for label, value in tokens.items()}
-        save_file(entries, unfinished)
 
 
 def load_clip_text_encoder(folder: Path | str, device: str = "cpu") -> Encode:
@@ -197,8 +179,9 @@ def _token_ids(folder: Path, model: Any, tokenizer: Any, text: str) -> list[int]
 
 @torch.no_grad()
 def _states(model: Any, batch: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Token states without start and end; padding to the right changes nothing,
-    because a token sees only those before it.
+    """Token states without start and end.
+
+    Padding to the right changes nothing, because a token sees only those before it.
     """
     ids = torch.nn.utils.rnn.pad_sequence(
         [torch.tensor(row) for row in batch],

@@ -228,8 +228,9 @@ def narrations_near_windows(
 
 
 def narration_files(root: Path) -> tuple[Path, Path]:
-    """Where a data root has its sentences and their features, an LMDB before an
-    archive.
+    """Where a data root has its sentences and their features, if it has any.
+
+    An LMDB goes before an archive.
 
     :param root: data root; the files need not exist.
     """

@@ -16,10 +16,7 @@ from hypothesis import strategies as st
 
 from avalanche_vilco.core.errors import FeatureError
 from avalanche_vilco.data.features import (
-    FeatureFolder,
-    GridFeatures,
     LmdbFeatures,
-    pack_features_lmdb,
 )
 
 lmdb = pytest.importorskip("lmdb", reason="the optional extra lmdb is missing")
@@ -214,39 +211,6 @@ def test_archive_that_declares_too_little_unpacks_no_more_than_that(tmp_path):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2**22
-
-
-def test_value_that_is_no_number_is_named_on_read(tmp_path):
-    array = features()
-    array[4, 4] = np.inf
-    store = database(tmp_path / "lmdb", {"clip": raw(array)})
-    store.preflight({"clip": T})
-    with pytest.raises(FeatureError, match=r"clip: data\.mdb\[clip\] holds NaN"):
-        store.read("clip")
-
-
-def test_resized_features_keep_their_timeline_when_packed(tmp_path):
-    np.save(tmp_path / "clip.npy", features())
-    grid = GridFeatures(FeatureFolder(tmp_path), 32)
-    store = LmdbFeatures(pack_features_lmdb(grid, ["clip"], tmp_path / "lmdb"))
-    store.preflight({"clip": T})
-    assert store.time_scale("clip") == 32 / T
-    assert torch.equal(store.read("clip"), grid.read("clip"))
-
-
-def test_a_fault_in_the_middle_leaves_nothing_behind(tmp_path):
-    np.save(tmp_path / "clip.npy", features())
-    np.save(tmp_path / "nan.npy", features() * np.nan)
-    before = sorted(tmp_path.iterdir())
-    with pytest.raises(FeatureError, match=r"nan\.npy holds NaN"):
-        pack_features_lmdb(FeatureFolder(tmp_path), ["clip", "nan"], tmp_path / "lmdb")
-    assert sorted(tmp_path.iterdir()) == before
-
-
-def test_packing_over_something_is_refused(tmp_path):
-    np.save(tmp_path / "clip.npy", features())
-    with pytest.raises(FileExistsError, match="choose another path"):
-        pack_features_lmdb(FeatureFolder(tmp_path), ["clip"], tmp_path)
 
 
 @given(data=st.data())

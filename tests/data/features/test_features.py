@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -49,17 +47,6 @@ GOOD = ("good-1", "good-2", "good-3")
 
 
 # Legal files
-
-
-def test_all_formats_give_the_same_tensor(tmp_path):
-    features = torch.randn(T, C)
-    for suffix in SUFFIXES:
-        save(tmp_path, f"clip{suffix[1:]}", features, suffix)
-    store = FeatureFolder(tmp_path)
-    store.preflight({f"clip{suffix[1:]}": T for suffix in SUFFIXES})
-    assert store.width == C
-    for suffix in SUFFIXES:
-        assert torch.equal(store.read(f"clip{suffix[1:]}"), features)
 
 
 PRECISIONS = [
@@ -141,12 +128,6 @@ def test_all_missing_files_are_listed_at_once(good):
     assert [fault.split(":")[0] for fault in faults] == ["gone-1", "gone-2"]
     with pytest.raises(FeatureError, match=r"(?s)2 faults in .*missing='drop'"):
         FeatureFolder(good).preflight({"gone-1": T, "gone-2": T})
-
-
-def test_missing_lists_clips_without_any_file(good):
-    save(good, "as-pt", torch.ones(T, C), ".pt")
-    store = FeatureFolder(good)
-    assert store.missing(["good-1", "gone", "as-pt"]) == ["gone"]
 
 
 def test_faults_of_all_kinds_come_in_one_error(good):
@@ -295,38 +276,9 @@ def test_value_too_large_for_float32_is_named_on_read(tmp_path):
         FeatureFolder(tmp_path).read("clip")
 
 
-def test_reading_a_clip_without_file_is_one_named_error(tmp_path):
-    with pytest.raises(FeatureError, match=r"gone: no file gone\.safetensors"):
-        FeatureFolder(tmp_path).read("gone")
-
-
 def test_width_is_not_guessed_before_the_check(tmp_path):
     with pytest.raises(ValueError, match="after preflight"):
         _ = FeatureFolder(tmp_path).width
-
-
-@given(data=st.data())
-@settings(
-    max_examples=200,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-def test_any_damage_is_a_named_error_or_a_tensor(data, tmp_path):
-    suffix = data.draw(st.sampled_from(SUFFIXES))
-    path = save(tmp_path, "clip", torch.ones(T, C), suffix)
-    content = bytearray(path.read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, min(len(content), 400) - 1))
-        content[place] = data.draw(st.integers(0, 255))
-    path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
-    store = FeatureFolder(tmp_path)
-    try:
-        store.preflight({"clip": T})
-        assert store.read("clip").shape == (store.read("clip").shape[0], store.width)
-    except FeatureError as error:
-        assert path.name in str(error)
-    finally:
-        path.unlink()
 
 
 # Chance level

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,9 @@ from avalanche_vilco.data.features import (
     FeatureFolder,
     GridFeatures,
     PackedFeatures,
+    open_features,
     pack_features,
+    pack_features_lmdb,
 )
 from avalanche_vilco.data.features import packed as packed_module
 from avalanche_vilco.data.features import store as store_module
@@ -62,9 +65,16 @@ def test_file_is_opened_once_for_many_reads(packed, monkeypatch):
     assert len(opened) == 1
 
 
-def test_resized_features_keep_their_timeline_when_packed(source, tmp_path):
+@pytest.fixture(params=[pack_features, pack_features_lmdb])
+def pack(request: pytest.FixtureRequest) -> Callable[..., Path]:
+    if request.param is pack_features_lmdb:
+        pytest.importorskip("lmdb", reason="the optional extra lmdb is missing")
+    return request.param
+
+
+def test_resized_features_keep_their_timeline_when_packed(pack, source, tmp_path):
     grid = GridFeatures(source, 32)
-    store = PackedFeatures(pack_features(grid, IDS, tmp_path / "grid.safetensors"))
+    store = open_features(pack(grid, IDS, tmp_path / "grid.safetensors"))
     store.preflight({clip_id: T + i for i, clip_id in enumerate(IDS)})
     for clip_id in IDS:
         assert torch.equal(store.read(clip_id), grid.read(clip_id))
@@ -73,40 +83,42 @@ def test_resized_features_keep_their_timeline_when_packed(source, tmp_path):
         store.preflight({"clip-1": 30.0})
 
 
-def test_faults_of_the_source_are_all_listed_and_nothing_is_written(source, tmp_path):
+def test_faults_of_the_source_are_all_listed_and_nothing_is_written(
+    pack, source, tmp_path
+):
     (source.folder / "bad.npy").write_bytes(b"no array")
     np.save(source.folder / "wide.npy", np.ones((T, C + 1), np.float32))
     path = tmp_path / "packed.safetensors"
     before = sorted(tmp_path.iterdir())
     with pytest.raises(FeatureError) as caught:
-        pack_features(source, [*IDS, "gone", "bad", "wide"], path)
+        pack(source, [*IDS, "gone", "bad", "wide"], path)
     faults = caught.value.faults
     assert [fault.split(":")[0] for fault in faults] == ["gone", "bad", "wide"]
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_fault_in_the_middle_leaves_no_file_behind(source, tmp_path):
+def test_a_fault_in_the_middle_leaves_nothing_behind(pack, source, tmp_path):
     array = np.ones((T, C), np.float32)
     array[3, 3] = np.nan
     np.save(source.folder / "nan.npy", array)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(FeatureError, match=r"nan: nan\.npy holds NaN"):
-        pack_features(source, [*IDS, "nan"], tmp_path / "packed.safetensors")
+        pack(source, [*IDS, "nan"], tmp_path / "packed.safetensors")
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_values_that_half_precision_cannot_hold_are_refused(source, tmp_path):
+def test_values_that_half_precision_cannot_hold_are_refused(pack, source, tmp_path):
     np.save(source.folder / "big.npy", np.full((T, C), 1e6, np.float32))
     path = tmp_path / "half.safetensors"
     with pytest.raises(FeatureError, match=r"big: .*too large for torch\.float16"):
-        pack_features(source, [*IDS, "big"], path, dtype=torch.float16)
+        pack(source, [*IDS, "big"], path, dtype=torch.float16)
     assert not path.exists()
 
 
-def test_an_existing_file_is_not_overwritten(packed, source):
+def test_what_is_there_is_not_overwritten(pack, packed, source):
     content = packed.read_bytes()
     with pytest.raises(FileExistsError, match="remove it or choose another path"):
-        pack_features(source, IDS, packed)
+        pack(source, IDS, packed)
     assert packed.read_bytes() == content
 
 
@@ -254,25 +266,3 @@ def test_file_that_is_opened_at_each_read_is_checked_at_each_read(source):
     np.save(source.folder / "clip-1.npy", np.full((T, C), np.nan))
     with pytest.raises(FeatureError, match="holds NaN"):
         source.read("clip-1")
-
-
-@given(data=st.data())
-@settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-def test_any_damage_is_a_named_error_or_a_tensor(data, tmp_path):
-    path = tmp_path / "all.safetensors"
-    save_file({"clip": torch.ones(T, C)}, path)
-    content = bytearray(path.read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, len(content) - 1))
-        content[place] = data.draw(st.integers(0, 255))
-    path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
-    store = PackedFeatures(path)
-    try:
-        store.preflight({"clip": T})
-        assert store.read("clip").shape == store.shape("clip")
-    except FeatureError as error:
-        assert path.name in str(error)

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -359,3 +361,30 @@ def test_one_value_that_is_no_number_is_found_anywhere(place, tmp_path):
     with pytest.raises(FeatureError, match=r"all\.safetensors\[clip\] holds NaN"):
         store.read("clip")
     assert torch.equal(store.read("clip", place + 1), torch.ones(1499 - place, 1024))
+
+
+IN_FILES = [in_pt, in_npy, in_safetensors, in_one_file, in_npz_archive]
+
+
+@given(data=st.data())
+@settings(
+    max_examples=80,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@pytest.mark.parametrize("make", IN_FILES, ids=lambda make: make.__name__)
+def test_any_damage_is_a_named_error_or_a_tensor(make, data, tmp_path):
+    make(tmp_path)
+    path = min(tmp_path.iterdir())
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        # Headers are at the start of files, and at the end of zip archives.
+        place = data.draw(st.integers(-400, 399))
+        content[place % len(content)] = data.draw(st.integers(0, 255))
+    path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    store = open_features(tmp_path if make in IN_FILES[:3] else path)
+    try:
+        store.preflight({"clip-a": STEPS["clip-a"]})
+        assert store.read("clip-a").shape == store.shape("clip-a")
+    except FeatureError as error:
+        assert path.name in str(error)

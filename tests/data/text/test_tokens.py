@@ -1,6 +1,5 @@
 """Token features of queries: damaged text is refused by label."""
 
-import pickle
 from pathlib import Path
 
 import pytest
@@ -290,13 +289,6 @@ def test_query_id_never_leaves_the_folder(query_tokens, tmp_path):
     for query_id in ("../secret", str(tmp_path / "secret"), "", "a\0"):
         with pytest.raises(DataError, match=r"no file|no key|refused"):
             store.read(query_id)
-
-
-def test_pickled_query_store_holds_no_open_file(query_tokens):
-    store = query_tokens(a=torch.ones(1, 256))
-    store.read("a")
-    twin = pickle.loads(pickle.dumps(store))
-    assert torch.equal(twin.read("a"), store.read("a"))
 
 
 def test_absent_or_damaged_query_file_is_named(tmp_path):
