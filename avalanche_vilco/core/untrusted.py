@@ -100,14 +100,8 @@ class _BoundedReader:
         return self._file.read(n)
 
 
-class _Token:
+class _Token(str):
     """Stands for a class that a pickle may name but not call."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return self.name
 
 
 _NDARRAY = _Token("numpy.ndarray")
@@ -225,42 +219,36 @@ def _dropped_tensor(storage: Any, *ignored: Any) -> None:
         raise _Refused(f"expected a storage but got a {type(storage).__name__}")
 
 
-_ADMITTED: dict[tuple[str, str], Any] = {
-    ("numpy", "dtype"): _plain_dtype,
-    ("numpy", "ndarray"): _NDARRAY,
-    ("collections", "OrderedDict"): OrderedDict,
-    ("_codecs", "encode"): _encode,
-    **{
-        (module, name): value
-        for module in ("builtins", "__builtin__")
-        for name, value in {
-            "bytearray": _bytearray,
-            "bytes": _bytes,
-            "complex": complex,
-            "frozenset": frozenset,
-            "set": set,
-        }.items()
-    },
-    **{
-        (f"numpy.{core}.{module}", name): value
-        for core in ("core", "_core")
-        for module, name, value in (
-            ("multiarray", "_reconstruct", _empty_array),
-            ("multiarray", "scalar", _numpy_scalar),
-            ("numeric", "_frombuffer", _array_of_buffer),
-        )
-    },
+_ADMITTED: dict[str, Any] = {
+    "_codecs.encode": _encode,
+    "builtins.bytearray": _bytearray,
+    "builtins.bytes": _bytes,
+    "builtins.complex": complex,
+    "builtins.frozenset": frozenset,
+    "builtins.set": set,
+    "collections.OrderedDict": OrderedDict,
+    "numpy.dtype": _plain_dtype,
+    "numpy.ndarray": _NDARRAY,
+    "numpy.core.multiarray._reconstruct": _empty_array,
+    "numpy.core.multiarray.scalar": _numpy_scalar,
+    "numpy.core.numeric._frombuffer": _array_of_buffer,
 }
-
-
-def _tensor_builders(is_dropping: bool) -> dict[tuple[str, str], Any]:
-    storage = _dropped_storage if is_dropping else _storage
-    tensor = _dropped_tensor if is_dropping else _tensor
-    return {
-        ("torch.storage", "_load_from_bytes"): storage,
-        ("torch._utils", "_rebuild_tensor"): tensor,
-        ("torch._utils", "_rebuild_tensor_v2"): tensor,
-    }
+_LOADS_TENSORS: dict[str, Any] = {
+    "torch.storage._load_from_bytes": _storage,
+    "torch._utils._rebuild_tensor": _tensor,
+    "torch._utils._rebuild_tensor_v2": _tensor,
+}
+_DROPS_TENSORS: dict[str, Any] = {
+    "torch.storage._load_from_bytes": _dropped_storage,
+    "torch._utils._rebuild_tensor": _dropped_tensor,
+    "torch._utils._rebuild_tensor_v2": _dropped_tensor,
+}
+_ALIASES = {
+    "__builtin__": "builtins",
+    "numpy._core.multiarray": "numpy.core.multiarray",
+    "numpy._core.numeric": "numpy.core.numeric",
+}
+"""Old and new names of modules."""
 
 
 class _ForgetfulMemo(dict[int, Any]):
@@ -300,11 +288,11 @@ class _RestrictedUnpickler(pickle._Unpickler):
         self.memo: dict[int, Any] = _ForgetfulMemo() if drop else {}
         self.steps = 0
         self._budget = MAX_COPY_FACTOR * file.size + 2**20
-        self._admitted = _ADMITTED | _tensor_builders(drop)
+        self._admitted = _ADMITTED | (_DROPS_TENSORS if drop else _LOADS_TENSORS)
 
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return self._admitted[module, name]
+            return self._admitted[f"{_ALIASES.get(module, module)}.{name}"]
         except KeyError:
             raise _Refused(f"refused, it asks for {module}.{name}") from None
 
