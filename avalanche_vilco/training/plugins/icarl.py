@@ -17,7 +17,7 @@ from avalanche_vilco.models.output import (
     valid_points,
 )
 from avalanche_vilco.training.distillation import frozen_copy, logit_distillation
-from avalanche_vilco.training.passes import evaluating, unseeded_loader
+from avalanche_vilco.training.passes import batches_of, evaluating
 from avalanche_vilco.training.storage_policy import HerdingBuffer
 
 
@@ -126,13 +126,12 @@ def query_means(strategy: Any, exemplars: Any) -> Tensor:
     """
     total: Tensor | None = None
     with evaluating(strategy.model):
-        for inputs, targets, *_ in unseeded_loader(exemplars, strategy.eval_mb_size):
-            inputs, targets = inputs.to(strategy.device), targets.to(strategy.device)
+        for inputs, targets in batches_of(exemplars, strategy):
             codes = strategy.model.point_codes(inputs)
             grid = point_grid(codes.shape[-1], targets.valid.shape[1], codes.device)
             wanted = assign_points(grid, targets, strategy.model.n_queries).classes
-            found = torch.einsum("bkp,bdp->kd", wanted, F.normalize(codes.float()))
-            total = found if total is None else total + found
+            sums = torch.einsum("bkp,bdp->kd", wanted, F.normalize(codes.float()))
+            total = sums if total is None else total + sums
     if total is None:
         raise ValueError("expected exemplars to take means of but got none")
     return F.normalize(total, dim=1)
