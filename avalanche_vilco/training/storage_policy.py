@@ -29,7 +29,7 @@ class ClipEmbedder(nn.Module):
 
         HerdingSelectionStrategy(ClipEmbedder(model), "model.pooled")
 
-    :param model: has ``clip_codes`` and a layer ``pooled`` that they go through.
+    :param model: has ``clip_embeddings`` and a layer ``pooled`` that they go through.
     """
 
     def __init__(self, model: Any) -> None:
@@ -38,7 +38,7 @@ class ClipEmbedder(nn.Module):
 
     def forward(self, clips: ClipBatch) -> Tensor:
         """(B, D) embeddings."""
-        return self.model.clip_codes(clips)
+        return self.model.clip_embeddings(clips)
 
 
 class _QueryBuffer(ExemplarsBuffer):
@@ -223,7 +223,7 @@ class HerdingBuffer(QueryQuotaBuffer):
 
     A query's first samples have a mean embedding that is as near as can be to the
     mean of all samples it was ranked among. Embeddings are of unit length and come from
-    the model's ``clip_codes`` when the samples are taken in.
+    the model's ``clip_embeddings`` when the samples are taken in.
 
     :param max_size: samples at most.
     """
@@ -276,7 +276,9 @@ _HERDING = _Herding()
 def _clip_embeddings(agent: Any, data: AvalancheDataset) -> Tensor:
     """(N, D) embeddings of unit length."""
     with evaluating(agent.model):
-        found = [agent.model.clip_codes(clips) for clips, _ in batches_of(data, agent)]
+        found = [
+            agent.model.clip_embeddings(clips) for clips, _ in batches_of(data, agent)
+        ]
     return F.normalize(torch.cat(found).float(), dim=1)
 
 

@@ -42,7 +42,7 @@ class ICaRLPlugin(ReplayPlugin):
     :param mem_size: samples kept.
     :param distillation_weight: of the distillation term.
     :param nearest_mean: score by nearest means in evaluation; the model needs
-        ``point_codes``.
+        ``point_embeddings``.
     :param mean_temperature: of the softmax over cosines, above 0.
     :param batch_size: as in ReplayPlugin.
     :param batch_size_mem: as in ReplayPlugin.
@@ -111,7 +111,7 @@ class ICaRLPlugin(ReplayPlugin):
             return
         strategy.mb_output = nearest_mean_output(
             strategy.mb_output,
-            strategy.model.point_codes(strategy.mb_x),
+            strategy.model.point_embeddings(strategy.mb_x),
             self.means,
             temperature=self.mean_temperature,
         )
@@ -127,7 +127,7 @@ def query_means(strategy: Any, exemplars: Any) -> Tensor:
     total: Tensor | None = None
     with evaluating(strategy.model):
         for inputs, targets in batches_of(exemplars, strategy):
-            codes = strategy.model.point_codes(inputs)
+            codes = strategy.model.point_embeddings(inputs)
             grid = point_grid(codes.shape[-1], targets.valid.shape[1], codes.device)
             wanted = assign_points(grid, targets, strategy.model.n_queries).classes
             sums = torch.einsum("bkp,bdp->kd", wanted, F.normalize(codes.float()))

@@ -20,7 +20,10 @@ from torch import Tensor
 from avalanche_vilco.core.settings import check_options, check_value, option_types
 from avalanche_vilco.data.text.narrations import ClipNarrations
 from avalanche_vilco.models.losses import narration_contrast
-from avalanche_vilco.models.narration_aligner import install_aligner, narrated_codes
+from avalanche_vilco.models.narration_aligner import (
+    install_aligner,
+    narrated_embeddings,
+)
 from avalanche_vilco.models.prompt_memory import PromptSelection, install_prompts
 from avalanche_vilco.training.experiences import stream_dataset
 
@@ -158,7 +161,7 @@ class ViLCoPlugin(SupervisedPlugin):
 
     def _check_mode(self, model: Any) -> None:
         mode = self.prompts.prompt_mode
-        if mode == "replace" and getattr(model, "needs_words", False):
+        if mode == "replace" and getattr(model, "needs_text", False):
             raise ValueError(
                 "expected prompt_mode 'prepend' but got 'replace': each sample comes "
                 "with a query of its own, whose words or crop prompts alone cannot "
@@ -214,7 +217,8 @@ class ViLCoPlugin(SupervisedPlugin):
         assert self._encoded is not None
         features, valid = self._encoded
         clips = strategy.mb_x
-        video = narrated_codes(features.float(), valid, clips.narrated).flatten(0, 1)
+        video = narrated_embeddings(features.float(), valid, clips.narrated)
+        video = video.flatten(0, 1)
         # An empty last channel dim stands for a batch in which there is no narration.
         if not clips.narrations.shape[2]:
             return video.sum() * 0.0
