@@ -270,19 +270,25 @@ def check_clip_videos(read: VisualAnnotations, videos: VideoFolder) -> None:
     :param videos: the files.
     :raises VideoError: one line for each fault.
     """
-    asked: dict[str, list[VisualQuery]] = {clip_id: [] for clip_id in read.clips}
-    for query in read.queries:
-        asked[query.clip_id].append(query)
-    faults = [
-        fault
-        for clip_id, queries in asked.items()
-        for fault in _clip_faults(read.clips[clip_id], queries, videos)
-    ]
+    faults = list(clip_video_faults(read, videos))
     if faults:
         count = f"{len(faults)} fault" + ("s" if len(faults) != 1 else "")
         listing = "\n  ".join(faults)
         hint = "each clip is cut from its video and named <clip uid>.mp4"
         raise VideoError(videos.folder, f"{count} in clips:\n  {listing}\n", hint=hint)
+
+
+def clip_video_faults(read: VisualAnnotations, videos: VideoFolder) -> Iterator[str]:
+    """What is wrong with the clips' files, ``"<clip uid>: <problem>"``.
+
+    :param read: the annotations.
+    :param videos: the files.
+    """
+    asked: dict[str, list[VisualQuery]] = {clip_id: [] for clip_id in read.clips}
+    for query in read.queries:
+        asked[query.clip_id].append(query)
+    for clip_id, queries in asked.items():
+        yield from _clip_faults(read.clips[clip_id], queries, videos)
 
 
 def _clip_faults(

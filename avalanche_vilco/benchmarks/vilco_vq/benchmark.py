@@ -71,6 +71,8 @@ BENCHMARK = Benchmark(
         is_default=is_small_and_fixed,
         fill=deferred(f"{_HERE}.backbone_cache:cache_backbone"),
     ),
+    annotation_files=("vq_train.json", "vq_val.json", "vq_test_unannotated.json"),
+    examine=deferred(f"{_HERE}.examine:examine"),
     submission=Submission(
         task="vq",
         collector=deferred(f"{_HERE}.answers:TrackAnswers"),
