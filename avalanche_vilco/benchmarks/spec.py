@@ -177,6 +177,8 @@ class Benchmark:
     """The value that the best epoch has the highest of; empty: the main metric."""
     future: Literal["nan", "value"]
     """Whether experiences not yet learnt have a score."""
+    queries: str = ""
+    """What a model is asked by, where it is not the text that ``info`` names."""
     chance: str = "on scrambled samples"
     """What the chance level is of: see the dataset's ``scrambled``."""
     recipe: Recipe

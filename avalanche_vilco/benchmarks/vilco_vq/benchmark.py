@@ -65,6 +65,7 @@ BENCHMARK = Benchmark(
     metrics=metrics,
     main_metric="stAP25",
     future="value",
+    queries="crops",
     chance="when each query shows the crop of another",
     recipe=read_recipe(Path(__file__).with_name("recipe.yaml")),
     backbone_cache=BackboneCache(
