@@ -38,7 +38,6 @@ from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     VisualAnnotations,
     find_vq_files,
     read_visual_queries,
-    title_key,
 )
 from avalanche_vilco.benchmarks.vilco_vq.embedded import MiniVQConfig
 
@@ -234,7 +233,7 @@ def visual_query_statistics(read: VisualAnnotations) -> dict[str, Any]:
     pauses = np.array([q.query_frame - 1 - int(t.frames[-1]) for q, t in tracks])
     sides = [t.relative_boxes[:, 2:] - t.relative_boxes[:, :2] for _, t in tracks]
     areas = np.concatenate(sides).prod(axis=1)
-    titles = Counter(title_key(query.title) for query in queries)
+    titles = Counter(query.title_key for query in queries)
     per_clip = Counter(query.clip_id for query in queries)
     seconds = np.array([clip.duration_sec for clip in clips.values()])
     return {

@@ -51,6 +51,11 @@ class SplitRules:
     """What reports call the windows of items; the first is noted for each stream."""
     key: Callable[[int, str], Hashable] = lambda label_id, name: label_id
     """Category of items that a manifest's category stands for."""
+    empty_hint: str = (
+        "choose fewer experiences, another order, or put their queries together with "
+        "others (per_exp_classes)"
+    )
+    """What to do if an experience has nothing to train on."""
 
     def protocol(self, name: str) -> Protocol:
         """A protocol by name.
@@ -409,10 +414,8 @@ def check_training(split: Split, rules: SplitRules, file: Path) -> None:
     """
     empty = [e for e, members in enumerate(split.streams["train"]) if not members]
     if empty:
-        problem = f"no training {rules.noun} of the queries of experiences {empty}"
-        hint = "choose fewer experiences, another order, or put their queries together "
-        hint += "with others (per_exp_classes)"
-        raise DataError(file, problem, hint=hint)
+        problem = f"no training {rules.noun} in experiences {empty}"
+        raise DataError(file, problem, hint=rules.empty_hint)
 
 
 def count_split(

@@ -27,15 +27,16 @@ from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     VisualAnnotations,
     VisualClip,
     VisualQuery,
-    clip_file_frames,
     find_vq_files,
     read_visual_queries,
 )
-from avalanche_vilco.benchmarks.vilco_vq.curation import (
-    split_visual_queries,
-    title_groups,
-)
+from avalanche_vilco.benchmarks.vilco_vq.clip_videos import clip_file_frames
 from avalanche_vilco.benchmarks.vilco_vq.embedded import mini_vq_root
+from avalanche_vilco.benchmarks.vilco_vq.split import (
+    VQDivision,
+    divide_queries,
+    query_items,
+)
 from avalanche_vilco.data.media.video import VideoFolder, fitted_size
 from avalanche_vilco.evaluation.functional.visual_query import SUMMARY
 from avalanche_vilco.evaluation.metrics.response_track import ResponseTrackMetrics
@@ -45,7 +46,7 @@ N_LAST = 12
 """Frames of the answer that looks at nothing, the median of the embedded tracks."""
 BOX_SHARE = (30 / 96, 30 / 128)
 """Height and width of its box, of the frame's."""
-SIDE = 64
+IMAGE_SIZE = 64
 """Pixels of a frame's longer side in which colours are looked for."""
 LEVELS = 6
 """Steps of red, green and blue each."""
@@ -69,16 +70,16 @@ class Scene:
         self._info = videos.info(clip.clip_id)
         self._bins: Tensor | None = None
 
-    def read(self, frames: Sequence[int], side: int) -> Tensor:
+    def read(self, frames: Sequence[int], image_size: int) -> Tensor:
         """Frames by number, (N, 3, h, w) uint8, their longer side scaled."""
-        size = fitted_size(self._info.height, self._info.width, side)
+        size = fitted_size(self._info.height, self._info.width, image_size)
         numbers = clip_file_frames(self._clip, frames, self._info)
         return self._videos.read(self._clip.clip_id, numbers.tolist(), size=size)
 
     def bins(self, n_frames: int) -> Tensor:
         """Colour of each pixel of the first frames, (N, h, w) in 0..LEVELS^3 - 1."""
         if self._bins is None or len(self._bins) < n_frames:
-            self._bins = color_bins(self.read(range(n_frames), SIDE))
+            self._bins = color_bins(self.read(range(n_frames), IMAGE_SIZE))
         return self._bins[:n_frames]
 
 
@@ -116,7 +117,7 @@ def colors(scene: Scene, query: VisualQuery) -> Found:
 
 def crop_histogram(scene: Scene, query: VisualQuery) -> Tensor:
     """Share of each colour in the crop, (LEVELS^3,)."""
-    picture = scene.read([query.crop.frame], 2 * SIDE)[0]
+    picture = scene.read([query.crop.frame], 2 * IMAGE_SIZE)[0]
     height, width = picture.shape[1:]
     x1, y1, x2, y2 = query.crop.relative_box.tolist()
     left, top = int(x1 * width), int(y1 * height)
@@ -134,8 +135,9 @@ def color_bins(pictures: Tensor) -> Tensor:
 
 
 def integrals(bins: Tensor, histogram: Tensor) -> Tensor:
-    """How many pixels above and left of each corner have each of the crop's colours,
-    (C, N, h + 1, w + 1); other colours share nothing with the crop.
+    """How many pixels above and left of each corner have each of the crop's colours.
+
+    :return: (C, N, h + 1, w + 1); other colours share nothing with the crop.
     """
     colors = histogram.nonzero()[:, :, None, None]
     counts = (bins == colors).float().cumsum(2).cumsum(3)
@@ -250,12 +252,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     root = options.root or mini_vq_root()
     files = find_vq_files(root)
     read = read_visual_queries({name: files[name] for name in ("train", "val")})
-    split = split_visual_queries(read, title_groups(read, seed=options.seed))
-    experiences = [queries for queries in split[options.stream] if queries]
-    items = answered(read, VideoFolder(root / CLIP_FOLDER), experiences)
+    items = query_items(read.queries, read.clips)
+    split = divide_queries(items, VQDivision(seed=options.seed))
+    parts = [part for part in split.streams[options.stream] if part]
+    experiences = [[item.record for item in part] for part in parts]
+    answers = answered(read, VideoFolder(root / CLIP_FOLDER), experiences)
     n_queries = [len(queries) for queries in experiences]
     print(f"stream {options.stream}: {sum(n_queries)} queries, by task {n_queries}")
-    print("\n".join(table(scores(items, len(experiences)))))
+    print("\n".join(table(scores(answers, len(experiences)))))
 
 
 if __name__ == "__main__":

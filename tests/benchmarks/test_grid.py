@@ -209,9 +209,9 @@ def test_visual_queries_run_and_are_not_run_again(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from avalanche_vilco.benchmarks.vilco_vq import generator as vilco_vq
+    from avalanche_vilco.benchmarks.vilco_vq import sources
 
-    monkeypatch.setattr(vilco_vq, "SIDE_PIXELS", 64)
+    monkeypatch.setattr(sources, "IMAGE_SIZE", 64)
     script, output = Script("vilco_vq", monkeypatch), tmp_path / "out"
     arguments = ["--data", "ego4d", "--root", str(vq_root), "--output"]
     arguments.append(str(output))

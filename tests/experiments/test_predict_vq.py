@@ -55,7 +55,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def benchmark(root: Path) -> Any:
-    return vilco_vq(root, image_size=32, n_experiences=2, protocol="shared_clips")
+    return vilco_vq(
+        root, n_experiences=2, protocol="shared_clips", sources={"image_size": 32}
+    )
 
 
 def strategy(plugins: Any) -> Any:
@@ -95,8 +97,9 @@ def test_file_of_the_test_stream_scores_as_its_metric(
 
 @pytest.mark.filterwarnings("ignore:No loggers specified")
 def test_queries_without_tracks_are_answered(root: Path, benchmark: Any) -> None:
-    options = {"dataset_root": root, "image_size": 32, "n_experiences": 2, "seed": 1}
-    data = unlabelled_vq(root, image_size=32)
+    sources = {"image_size": 32}
+    options = {"dataset_root": root, "n_experiences": 2, "seed": 1, "sources": sources}
+    data = unlabelled_vq(root, sources=sources)
     assert len(data) > len(data.queries)
     stream = one_experience(data, benchmark)
     answers = answers_of(strategy(()), stream, TrackAnswers(len(data)))

@@ -35,8 +35,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def small_run(root: Path, folder: Path, strategy: str = "naive", **changes: Any) -> Any:
     options = {
         "dataset_root": root,
-        "image_size": SIDE,
-        "n_frames": WINDOW,
+        "sources": {"image_size": SIDE, "n_frames": WINDOW},
         "n_experiences": 2,
     }
     settings = {"epochs": 1, "echo": lambda line: None, **changes}
@@ -129,8 +128,7 @@ def test_interrupted_run_resumes_to_the_same_weights(
 def test_best_epochs_are_chosen_by_the_main_metric(root: Path, tmp_path: Path) -> None:
     options = {
         "dataset_root": root,
-        "image_size": SIDE,
-        "n_frames": WINDOW,
+        "sources": {"image_size": SIDE, "n_frames": WINDOW},
         "valid_share": 0.3,
     }
     results = run(

@@ -320,9 +320,10 @@ def embedded_targets(tmp_path_factory: pytest.TempPathFactory) -> TrackWindowTar
         n_test=0,
         clip_frames=(72, 76),
     )
-    data = vilco_vq(root, n_experiences=2, image_size=128, valid_share=0.0).datasets[
-        "train"
-    ]
+    scenario = vilco_vq(
+        root, n_experiences=2, valid_share=0.0, sources={"image_size": 128}
+    )
+    data = scenario.datasets["train"]
     loader = DataLoader(data, batch_size=len(data), collate_fn=data.collate_fn)
     return next(iter(loader))[1]
 

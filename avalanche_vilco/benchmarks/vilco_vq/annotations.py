@@ -6,9 +6,10 @@ query set names an object, shows a crop of it, and asks for its last appearance 
 the query frame, the response track.
 
 All frame numbers count frames of ``clip_fps`` (5 a second) from the clip's start, not
-frames of the video file: :func:`clip_file_frames` gives those. Boxes are ``(x1, y1, x2,
-y2)`` in pixels of the frame size that the annotation states, which may be another than
-the file's: ``relative_boxes`` fit any size.
+frames of the video file:
+:func:`~avalanche_vilco.benchmarks.vilco_vq.clip_videos.clip_file_frames` gives those.
+Boxes are ``(x1, y1, x2, y2)`` in pixels of the frame size that the annotation states,
+which may be another than the file's: ``relative_boxes`` fit any size.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -35,8 +35,6 @@ from avalanche_vilco.benchmarks.ego4d import (
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.core.schema import check_finite, check_plain_id, convert
-from avalanche_vilco.data.media.video import VideoError, VideoFolder, VideoInfo
-from avalanche_vilco.ops.timeline import grid_to_seconds
 
 OFFICIAL_VQ_FILES = {
     "train": "vq_train.json",
@@ -46,11 +44,8 @@ OFFICIAL_VQ_FILES = {
 """Subset -> name of Ego4D's own file."""
 CLIP_FOLDER = "clips"
 """Folder of a data root with a video file for each clip."""
-LENGTH_TOLERANCE_SEC = 1.0
-"""Accepted difference between a clip's length and its file's."""
 
 Box: TypeAlias = tuple[float, float, float, float]
-
 T = TypeVar("T")
 
 _STAGE = "annotations"
@@ -127,6 +122,11 @@ class VisualQuery:
     crop: VisualCrop
     track: ResponseTrack | None
     """``None`` in the unannotated test file."""
+    title_key: str = field(init=False, repr=False)
+    """What makes its title one object with others, see :func:`title_key`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title_key", title_key(self.title))
 
 
 @dataclass(frozen=True)
@@ -157,17 +157,14 @@ class _Validity(msgspec.Struct):
     is_valid: bool = True
 
 
-class _QuerySet(msgspec.Struct):
-    query_frame: float
-    visual_crop: _BoxRecord
-    response_track: list[_BoxRecord]
-    object_title: str | None = None
-
-
 class _OpenQuerySet(msgspec.Struct):
     query_frame: float
     visual_crop: _BoxRecord
     object_title: str | None = None
+
+
+class _QuerySet(_OpenQuerySet, kw_only=True):
+    response_track: list[_BoxRecord]
 
 
 class _Annotation(msgspec.Struct):
@@ -235,113 +232,6 @@ def read_unlabelled_visual_queries(path: Path | str) -> VisualAnnotations:
     return _read({"test": path})
 
 
-# --- Annotations and video files ------------------------------------------------------
-
-
-def clip_file_frames(
-    clip: VisualClip, frames: Sequence[int] | NDArray[np.int64], info: VideoInfo
-) -> NDArray[np.int64]:
-    """Frames of a clip's file that show annotated frames: the nearest in time.
-
-    The file's real rate counts: in a file of 29.97 fps, frame 1000 of 5 fps is frame
-    5994, not 1000 x 6 and not, as by whole division of 29 by 5, 1000 x 5. Frames up to
-    a second behind the file's end are its last frame.
-
-    :param clip: the clip.
-    :param frames: (N,) frame numbers at the clip's fps, from 0.
-    :param info: what its file holds.
-    :return: (N,) frame numbers of the file.
-    :raises VideoError: a frame lies further behind the file's end; names both rates.
-    """
-    numbers = np.asarray(frames, dtype=np.int64)
-    fault = _frame_fault(clip, numbers, info)
-    if fault is not None:
-        raise VideoError(info.path, fault, record=clip.clip_id)
-    return info.frames_at(_seconds(clip, numbers))
-
-
-def check_clip_videos(read: VisualAnnotations, videos: VideoFolder) -> None:
-    """Refuse files that are missing, damaged, or not the clips that were annotated.
-
-    Lists all of them. No frame is decoded, see
-    :func:`~avalanche_vilco.data.media.video.check_frames`.
-
-    :param read: the annotations.
-    :param videos: the files.
-    :raises VideoError: one line for each fault.
-    """
-    faults = list(clip_video_faults(read, videos))
-    if faults:
-        count = f"{len(faults)} fault" + ("s" if len(faults) != 1 else "")
-        listing = "\n  ".join(faults)
-        hint = "each clip is cut from its video and named <clip uid>.mp4"
-        raise VideoError(videos.folder, f"{count} in clips:\n  {listing}\n", hint=hint)
-
-
-def clip_video_faults(read: VisualAnnotations, videos: VideoFolder) -> Iterator[str]:
-    """What is wrong with the clips' files, ``"<clip uid>: <problem>"``.
-
-    :param read: the annotations.
-    :param videos: the files.
-    """
-    asked: dict[str, list[VisualQuery]] = {clip_id: [] for clip_id in read.clips}
-    for query in read.queries:
-        asked[query.clip_id].append(query)
-    for clip_id, queries in asked.items():
-        yield from _clip_faults(read.clips[clip_id], queries, videos)
-
-
-def _clip_faults(
-    clip: VisualClip, queries: Iterable[VisualQuery], videos: VideoFolder
-) -> Iterator[str]:
-    try:
-        info = videos.info(clip.clip_id)
-    except FileNotFoundError:
-        yield f"{clip.clip_id}: no file {videos.path(clip.clip_id).name}"
-        return
-    except VideoError as error:
-        yield f"{clip.clip_id}: {error.problem}"
-        return
-    difference = info.duration_sec - clip.duration_sec
-    if abs(difference) > LENGTH_TOLERANCE_SEC:
-        yield (
-            f"{clip.clip_id}: the file lasts {info.duration_sec:.1f} s, the clip "
-            f"{clip.duration_sec:.1f} s"
-        )
-    frames = {frame for query in queries for frame in _frames_of(query)}
-    fault = _frame_fault(clip, np.array(sorted(frames), dtype=np.int64), info)
-    if fault is not None:
-        yield f"{clip.clip_id}: {fault}"
-
-
-def _frames_of(query: VisualQuery) -> Iterable[int]:
-    track = [] if query.track is None else query.track.frames.tolist()
-    return chain([query.crop.frame, query.query_frame - 1], track)
-
-
-def _seconds(clip: VisualClip, frames: NDArray[np.int64]) -> NDArray[np.float64]:
-    """When frames start; a window of none, since a frame is a point in time here."""
-    seconds = [
-        grid_to_seconds(frame, clip.fps, window_frames=0.0) for frame in frames.tolist()
-    ]
-    return np.array(seconds, dtype=np.float64)
-
-
-def _frame_fault(
-    clip: VisualClip, frames: NDArray[np.int64], info: VideoInfo
-) -> str | None:
-    if frames.size and frames.min() < 0:
-        return f"expected frame numbers from 0 but got {frames.min()}"
-    limit = info.duration_sec + LENGTH_TOLERANCE_SEC
-    late = frames[_seconds(clip, frames) > limit]
-    if not late.size:
-        return None
-    return (
-        f"the annotations name frame {late[0]} at {clip.fps:g} fps, but the file ends "
-        f"after {info.n_frames} frames at {info.fps:g} fps, {info.duration_sec:.1f} s"
-    )
-
-
 # --- Files ----------------------------------------------------------------------------
 
 
@@ -368,27 +258,28 @@ class _Unusable(Exception):
 
 
 @dataclass(frozen=True)
-class _Spot:
-    """Place in a clip, for errors."""
+class _Location:
+    """Where an object of a clip stands, for errors."""
 
     path: Path
-    clip_id: str
-    name: str
-
-    def fail(self, name: str, problem: str) -> DataError:
-        return DataError(
-            self.path, problem, record=self.clip_id, field=f"{self.name}.{name}"
-        )
+    record: str
+    field: str = ""
 
     def convert(self, raw: Any, kind: type[T]) -> T:
+        """The object, checked."""
         return convert(
             raw,
             kind,
             self.path,
             hint=_LAYOUT_HINT,
-            record=self.clip_id,
-            within=self.name,
+            record=self.record,
+            within=self.field,
         )
+
+    def fail(self, field: str | None, problem: str) -> DataError:
+        """What is wrong with a field of the object."""
+        name = ".".join(part for part in (self.field, field) if part) or None
+        return DataError(self.path, problem, record=self.record, field=name)
 
 
 class _Reader:
@@ -403,16 +294,17 @@ class _Reader:
 
     def queries_of(self, file: OfficialFile) -> Iterator[VisualQuery]:
         """Usable queries of one file."""
-        path, n_sets = file.path, self._sets.read
+        n_sets = self._sets.read
         for video in file.videos:
-            check_plain_id(path, video.video_uid)
+            check_plain_id(file.path, video.video_uid)
             self._clip_tally.note("videos without clips", int(not video.clips))
         for video, name, raw in file.clips():
-            clip = convert(raw, _Clip, path, hint=_LAYOUT_HINT, record=name)
-            yield from self._clip_queries(path, name, clip, video)
+            clip_at = _Location(file.path, name)
+            clip = clip_at.convert(raw, _Clip)
+            yield from self._clip_queries(clip_at, clip, video)
         if self._sets.read == n_sets:
             problem = "the file holds no query set"
-            raise DataError(path, problem, hint=_LAYOUT_HINT)
+            raise DataError(file.path, problem, hint=_LAYOUT_HINT)
 
     def clips_of(self, queries: Iterable[VisualQuery]) -> dict[str, VisualClip]:
         """Clips that have a query."""
@@ -422,10 +314,10 @@ class _Reader:
         return {uid: clip for uid, clip in self._clips.items() if uid in asked}
 
     def _clip_queries(
-        self, path: Path, name: str, clip: _Clip, video: Video
+        self, clip_at: _Location, clip: _Clip, video: Video
     ) -> Iterator[VisualQuery]:
-        annotations: list[_Annotation] = [
-            _Spot(path, name, f"annotations[{a}]").convert(raw, _Annotation)
+        annotations = [
+            replace(clip_at, field=f"annotations[{a}]").convert(raw, _Annotation)
             for a, raw in enumerate(clip.annotations)
         ]
         if clip.clip_uid is None:
@@ -434,74 +326,84 @@ class _Reader:
             n_sets = sum(len(one.query_sets) for one in annotations)
             self._sets.reject("the clip has no clip_uid", n_sets)
             return
-        self._add_clip(path, clip.clip_uid, clip, video)
+        known = self._add_clip(clip_at, clip.clip_uid, clip, video)
         for a, annotation in enumerate(annotations):
             uid = (annotation.annotation_uid or "").strip()
             if not uid:
                 self._sets.reject("no annotation_uid", len(annotation.query_sets))
                 continue
             for number, raw in annotation.query_sets.items():
-                spot = _Spot(path, name, f'annotations[{a}].query_sets["{number}"]')
-                query = self._query(spot, clip.clip_uid, video.split, uid, number, raw)
+                field = f'annotations[{a}].query_sets["{number}"]'
+                set_at = replace(clip_at, field=field)
+                query = self._query(set_at, known, uid, number, raw)
                 if query is not None:
                     yield query
 
-    def _add_clip(self, path: Path, uid: str, clip: _Clip, video: Video) -> None:
-        check_plain_id(path, uid)
+    def _add_clip(
+        self, clip_at: _Location, uid: str, clip: _Clip, video: Video
+    ) -> VisualClip:
+        check_plain_id(clip_at.path, uid)
         times = (clip.video_start_sec, clip.video_end_sec)
-        check_finite(path, uid, "video_start_sec, video_end_sec", times)
+        check_finite(clip_at.path, uid, "video_start_sec, video_end_sec", times)
         duration = times[1] - times[0]
         if not duration > 0:
             problem = f"expected a clip of positive length but got {duration} seconds"
-            raise DataError(path, problem, record=uid, field="video_end_sec")
+            raise clip_at.fail("video_end_sec", problem)
         if not 0 < clip.clip_fps < math.inf:
             problem = f"expected frames a second but got {clip.clip_fps}"
-            raise DataError(path, problem, record=uid, field="clip_fps")
-        own = VisualClip(
+            raise clip_at.fail("clip_fps", problem)
+        found = VisualClip(
             uid, video.video_uid, video.split, clip.clip_fps, duration, times[0]
         )
-        if self._clips.setdefault(uid, own) != own:
-            problem = f"occurs twice: as {self._clips[uid]} and as {own}"
-            raise DataError(path, problem, record=uid)
+        known = self._clips.setdefault(uid, found)
+        if known != found:
+            raise clip_at.fail(None, f"occurs twice: as {known} and as {found}")
+        return known
 
     def _query(
-        self, spot: _Spot, clip_id: str, subset: str, uid: str, number: str, raw: Any
+        self, set_at: _Location, clip: VisualClip, uid: str, number: str, raw: Any
     ) -> VisualQuery | None:
         query_id = f"{uid}_{number}"
         if query_id in self._ids:
-            raise spot.fail("annotation_uid", f"the query {query_id} occurs twice")
+            raise set_at.fail("annotation_uid", f"the query {query_id} occurs twice")
         self._ids.add(query_id)
-        if not spot.convert(raw, _Validity).is_valid:
+        if not set_at.convert(raw, _Validity).is_valid:
             self._sets.reject("not valid")
             return None
-        kind: type[_QuerySet | _OpenQuerySet] = (
-            _OpenQuerySet if subset == "test" else _QuerySet
-        )
-        one: _QuerySet | _OpenQuerySet = spot.convert(raw, kind)
-        boxes: list[_BoxRecord] = getattr(one, "response_track", [])
-        fates: Counter[str] = Counter()
+        has_track = clip.subset != "test"
+        kind: type[_OpenQuerySet] = _QuerySet if has_track else _OpenQuerySet
+        one = set_at.convert(raw, kind)
+        boxes = one.response_track if isinstance(one, _QuerySet) else []
+        outcomes: Counter[str] = Counter()
         try:
-            title = self._title(one.object_title, subset)
-            query_frame = _whole(spot, "query_frame", one.query_frame)
+            title = self._title(one.object_title, is_needed=has_track)
+            query_frame = _whole(set_at, "query_frame", one.query_frame)
             if query_frame < 1:
                 raise _Unusable("no frame before the query frame")
-            crop = _crop(spot, one.visual_crop)
-            track = None
-            if subset != "test":
-                track = _track(spot, boxes, fates)
+            crop = _crop(set_at, one.visual_crop)
+            track = _track(set_at, boxes, outcomes) if has_track else None
+            if track is not None:
                 self._check_track(track, query_frame)
         except _Unusable as reason:
             self._sets.reject(str(reason))
             self._boxes.reject("its query set is rejected", len(boxes))
             return None
-        self._count(one.visual_crop, crop, boxes, fates)
+        self._count(one.visual_crop, boxes, outcomes)
         return VisualQuery(
-            query_id, uid, number, clip_id, subset, title, query_frame, crop, track
+            query_id,
+            uid,
+            number,
+            clip.clip_id,
+            clip.subset,
+            title,
+            query_frame,
+            crop,
+            track,
         )
 
-    def _title(self, raw: str | None, subset: str) -> str:
+    def _title(self, raw: str | None, *, is_needed: bool) -> str:
         title = " ".join((raw or "").split())
-        if not title and subset != "test":
+        if not title and is_needed:
             raise _Unusable("no object title")
         self._sets.note("surplus blanks in the title", int(title != (raw or "")))
         self._sets.note("without title", int(not title))
@@ -515,20 +417,19 @@ class _Reader:
 
     def _count(
         self,
-        raw_crop: _BoxRecord,
-        crop: VisualCrop,
+        crop: _BoxRecord,
         boxes: Sequence[_BoxRecord],
-        fates: Counter[str],
+        outcomes: Counter[str],
     ) -> None:
-        if _overhangs(raw_crop):
+        if _overhangs(crop):
             self._sets.change("crop overhangs the frame, clipped to it")
         else:
             self._sets.kept += 1
-        clipped = fates.pop(_CLIPPED, 0)
+        clipped = outcomes.pop(_CLIPPED, 0)
         self._boxes.change(_CLIPPED, clipped)
-        for reason, count in fates.items():
+        for reason, count in outcomes.items():
             self._boxes.reject(reason, count)
-        self._boxes.kept += len(boxes) - clipped - fates.total()
+        self._boxes.kept += len(boxes) - clipped - outcomes.total()
 
 
 # --- Boxes ----------------------------------------------------------------------------
@@ -536,22 +437,22 @@ class _Reader:
 _CLIPPED = "overhangs the frame, clipped to it"
 
 
-def _whole(spot: _Spot, name: str, value: float) -> int:
+def _whole(set_at: _Location, name: str, value: float) -> int:
     if not (math.isfinite(value) and value == int(value) and abs(value) <= _MAX_FRAME):
-        raise spot.fail(name, f"expected a whole number but got {value}")
+        raise set_at.fail(name, f"expected a whole number but got {value}")
     return int(value)
 
 
-def _frame_size(spot: _Spot, name: str, box: _BoxRecord) -> tuple[int, int]:
+def _frame_size(set_at: _Location, name: str, box: _BoxRecord) -> tuple[int, int]:
     """Height and width of the frame, after a check of all of a box's numbers."""
     numbers = (box.x, box.y, box.width, box.height)
     if not all(map(math.isfinite, numbers)):
-        raise spot.fail(name, f"expected finite numbers but got {list(numbers)}")
-    height = _whole(spot, f"{name}.original_height", box.original_height)
-    width = _whole(spot, f"{name}.original_width", box.original_width)
+        raise set_at.fail(name, f"expected finite numbers but got {list(numbers)}")
+    height = _whole(set_at, f"{name}.original_height", box.original_height)
+    width = _whole(set_at, f"{name}.original_width", box.original_width)
     if min(height, width) < 1:
         problem = f"expected a frame with an area but got {width} x {height}"
-        raise spot.fail(f"{name}.original_width", problem)
+        raise set_at.fail(f"{name}.original_width", problem)
     return height, width
 
 
@@ -571,36 +472,38 @@ def _overhangs(box: _BoxRecord) -> bool:
     return max(abs(a - b) for a, b in pairs) > _OVERHANG_PIXELS
 
 
-def _fault(box: _BoxRecord) -> str | None:
+def _fault(box: _BoxRecord, frame: int) -> str | None:
+    if frame < 0:
+        return "negative frame number"
     if box.width <= 0 or box.height <= 0:
         return "no area"
     x1, y1, x2, y2 = _inside(box)
     return None if x1 < x2 and y1 < y2 else "outside the frame"
 
 
-def _crop(spot: _Spot, box: _BoxRecord) -> VisualCrop:
-    size = _frame_size(spot, "visual_crop", box)
-    frame = _whole(spot, "visual_crop.frame_number", box.frame_number)
-    fault = "negative frame number" if frame < 0 else _fault(box)
+def _crop(set_at: _Location, box: _BoxRecord) -> VisualCrop:
+    size = _frame_size(set_at, "visual_crop", box)
+    frame = _whole(set_at, "visual_crop.frame_number", box.frame_number)
+    fault = _fault(box, frame)
     if fault is not None:
         raise _Unusable(f"crop: {fault}")
     return VisualCrop(frame, _inside(box), size)
 
 
 def _track(
-    spot: _Spot, boxes: Sequence[_BoxRecord], fates: Counter[str]
+    set_at: _Location, boxes: Sequence[_BoxRecord], outcomes: Counter[str]
 ) -> ResponseTrack:
-    """The usable boxes in order of time; what becomes of the others goes to fates."""
+    """The usable boxes in order of time; what becomes of the others is counted."""
     sizes = set()
     usable: dict[int, Box] = {}
     for i, box in enumerate(boxes):
         name = f"response_track[{i}]"
-        sizes.add(_frame_size(spot, name, box))
-        frame = _whole(spot, f"{name}.frame_number", box.frame_number)
-        fate = _fate(box, frame, usable)
-        if fate is not None:
-            fates[fate] += 1
-        if fate in (None, _CLIPPED):
+        sizes.add(_frame_size(set_at, name, box))
+        frame = _whole(set_at, f"{name}.frame_number", box.frame_number)
+        outcome = _outcome(box, frame, usable)
+        if outcome is not None:
+            outcomes[outcome] += 1
+        if outcome in (None, _CLIPPED):
             usable[frame] = _inside(box)
     frames = sorted(usable)
     if not frames:
@@ -616,9 +519,9 @@ def _track(
     )
 
 
-def _fate(box: _BoxRecord, frame: int, usable: Mapping[int, Box]) -> str | None:
+def _outcome(box: _BoxRecord, frame: int, usable: Mapping[int, Box]) -> str | None:
     """Why a box is changed or left out; None if it stays as it is."""
-    fault = "negative frame number" if frame < 0 else _fault(box)
+    fault = _fault(box, frame)
     if fault is not None:
         return fault
     if usable.get(frame, _inside(box)) != _inside(box):

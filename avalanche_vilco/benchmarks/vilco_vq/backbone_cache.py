@@ -15,11 +15,8 @@ from torch import Tensor, nn
 
 from avalanche_vilco.benchmarks.scenario import QueryIncrementalScenario
 from avalanche_vilco.benchmarks.vilco_vq.annotations import VisualClip, VisualQuery
-from avalanche_vilco.benchmarks.vilco_vq.dataset import (
-    VisualDataset,
-    VisualPictures,
-    squared,
-)
+from avalanche_vilco.benchmarks.vilco_vq.clip_videos import VisualPictures
+from avalanche_vilco.benchmarks.vilco_vq.dataset import VisualDataset
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import cache_folder
 from avalanche_vilco.data.media.frame_embeddings import (
@@ -29,6 +26,7 @@ from avalanche_vilco.data.media.frame_embeddings import (
     expected_bytes,
     write_frame_embeddings,
 )
+from avalanche_vilco.data.media.pictures import squared
 
 EMBEDDINGS_FOLDER = "frame_embeddings"
 """Folder of all stores, in the user's cache."""
@@ -147,8 +145,9 @@ def _fingerprint(
 
 
 def _stamp(video: Path) -> bytes:
-    """Size and both ends of a file, where a video lists the sizes of all its frames:
-    reading hundreds of gigabytes whole would take longer than to encode them.
+    """Size and both ends of a file, where a video lists the sizes of all its frames.
+
+    Reading hundreds of gigabytes whole would take longer than to encode them.
     """
     size = video.stat().st_size
     with video.open("rb") as file:

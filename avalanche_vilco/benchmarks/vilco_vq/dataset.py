@@ -9,50 +9,44 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import interpolate
 from torch.utils.data import Dataset
 
 from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     VisualClip,
-    VisualCrop,
     VisualQuery,
-    clip_file_frames,
-    title_key,
 )
+from avalanche_vilco.benchmarks.vilco_vq.clip_videos import VisualPictures
 from avalanche_vilco.core.clock import Clock
 from avalanche_vilco.core.random import seeded_stream
 from avalanche_vilco.core.visual_batch import collate_visual
 from avalanche_vilco.data.media.frame_embeddings import FrameEmbeddings
-from avalanche_vilco.data.media.video import (
-    VideoError,
-    VideoFolder,
-    VideoInfo,
-    fitted_size,
+from avalanche_vilco.data.media.pictures import (
+    augmented,
+    padded_square,
+    square_boxes,
+    squared,
 )
+from avalanche_vilco.data.media.video import VideoFolder
 from avalanche_vilco.data.text.narrations import sentence_number
 from avalanche_vilco.data.text.tokens import HASHED_WIDTH, HashedTokens
 
-WINDOW_FRAMES = 30
-KEPT_BYTES = 32 * 2**20
-"""Pictures that a process keeps in memory: crops, and windows of evaluation."""
-ASPECT_TOLERANCE = 0.02
-"""Accepted relative difference between a file's aspect and its annotations'."""
+N_FRAMES = 30
+"""Frames of a window."""
 
 Sample: TypeAlias = tuple[dict[str, Tensor], dict[str, Tensor]]
 
-_QUERY_CHANNEL = 0
-_SCRAMBLE = 1
-_WINDOW = 0
+_QUERY_INDEX = 0
+# Addresses of random streams.
+_WINDOW, _SCRAMBLE = 0, 1
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,10 +58,10 @@ class VisualSample:
     start: int | None
     """First frame of the clip in the window; ``None``: drawn on access, for
     training."""
-    group: int
+    title_index: int
     """Place of the query's title in the order of learning, -1 where it has none."""
-    class_indices: tuple[int, ...] = (_QUERY_CHANNEL,)
-    asked: tuple[int, ...] = (_QUERY_CHANNEL,)
+    class_indices: tuple[int, ...] = (_QUERY_INDEX,)
+    asked: tuple[int, ...] = (_QUERY_INDEX,)
 
 
 # --- Windows --------------------------------------------------------------------------
@@ -88,7 +82,7 @@ def clip_frame_count(
     return max(count, int(query.track.frames[-1]) + 1)
 
 
-def evaluation_starts(query_frame: int, n_frames: int = WINDOW_FRAMES) -> range:
+def evaluation_starts(query_frame: int, n_frames: int = N_FRAMES) -> range:
     """First frames of the windows that cover frames 0 to ``query_frame - 1`` once.
 
     >>> list(evaluation_starts(61, 30))
@@ -124,259 +118,6 @@ def training_starts(clip: VisualClip, query: VisualQuery, n_frames: int) -> rang
     return range(min(max(0, last + 2 - n_frames), high), high + 1)
 
 
-# --- Geometry -------------------------------------------------------------------------
-
-
-def padded_square(frame_size: tuple[int, int]) -> tuple[float, float, float]:
-    """The square around a frame, which is in its middle.
-
-    >>> padded_square((1080, 1920))
-    (1920.0, 0.0, 420.0)
-
-    :param frame_size: height and width in pixels.
-    :return: side of the square, and pixels left of the frame and above it.
-    """
-    height, width = frame_size
-    side = float(max(height, width))
-    return side, (side - width) / 2, (side - height) / 2
-
-
-def square_boxes(
-    relative: NDArray[np.float64], frame_size: tuple[int, int]
-) -> NDArray[np.float64]:
-    """Boxes as shares of the padded square.
-
-    :param relative: (N, 4) as shares of the frame's width and height.
-    :param frame_size: height and width of the frame.
-    :return: (N, 4), in [0, 1] where the boxes lie inside the frame.
-    """
-    height, width = frame_size
-    side, left, top = padded_square(frame_size)
-    boxes = relative * np.array([width, height, width, height])
-    shares: NDArray[np.float64] = (boxes + np.array([left, top, left, top])) / side
-    return shares
-
-
-def squared(pictures: Tensor, size: int) -> Tensor:
-    """Pictures in the middle of black squares.
-
-    :param pictures: (N, 3, h, w) uint8, h and w at most ``size``.
-    :param size: pixels.
-    :return: (N, 3, size, size) uint8.
-    """
-    height, width = pictures.shape[2:]
-    top, left = (size - height) // 2, (size - width) // 2
-    squares = pictures.new_zeros(len(pictures), 3, size, size)
-    squares[:, :, top : top + height, left : left + width] = pictures
-    return squares
-
-
-def cut_crop(picture: Tensor, crop: VisualCrop, size: int) -> Tensor:
-    """What a crop shows: its box, enlarged to a square around its centre and clipped
-    to the picture, resized.
-
-    :param picture: (3, h, w) uint8, the whole frame.
-    :param crop: the crop.
-    :param size: pixels of the result.
-    :return: (3, size, size) uint8; not to scale where the square was clipped.
-    """
-    height, width = picture.shape[1:]
-    x1, y1, x2, y2 = crop.relative_box * np.array([width, height, width, height])
-    reach = max(x2 - x1, y2 - y1) / 2
-    left, right = _pixel_span((x1 + x2) / 2, reach, width)
-    top, bottom = _pixel_span((y1 + y2) / 2, reach, height)
-    part = picture[None, :, top:bottom, left:right]
-    return interpolate(part, (size, size), mode="bilinear", antialias=True)[0]
-
-
-def _pixel_span(centre: float, reach: float, size: int) -> tuple[int, int]:
-    """First pixel and the one behind the last; at least one pixel."""
-    low = min(max(round(centre - reach), 0), size - 1)
-    return low, min(max(round(centre + reach), low + 1), size)
-
-
-# --- Pictures -------------------------------------------------------------------------
-
-
-class _Kept:
-    """Tensors in memory, the last used ones, up to a limit in bytes."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self._items: OrderedDict[Hashable, Tensor] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, key: Hashable) -> Tensor | None:
-        item = self._items.get(key)
-        if item is not None:
-            self._items.move_to_end(key)
-        return item
-
-    def put(self, key: Hashable, item: Tensor) -> None:
-        if key in self._items or item.nbytes > self.max_bytes:
-            return
-        self._items[key] = item
-        self._bytes += item.nbytes
-        while self._bytes > self.max_bytes:
-            self._bytes -= self._items.popitem(last=False)[1].nbytes
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_items": OrderedDict(), "_bytes": 0}
-
-
-class VisualPictures:
-    """Frames of clips and crops of queries, in the size that models take.
-
-    What a sample needs is one read of its clip's file, where the file's frames have
-    that size already; else the crop is a read of its own, at the file's size, so that
-    a small object is not scaled down before it is scaled up.
-
-    :param videos: the clips.
-    :param image_size: pixels S of the square that frames are fitted into.
-    :param crop_size: pixels S' of a crop's square; default S.
-    :param kept_bytes: kept in memory by each process; a pickle holds none of it.
-    :raises ValueError: a size is below 1.
-    """
-
-    def __init__(
-        self,
-        videos: VideoFolder,
-        image_size: int,
-        *,
-        crop_size: int | None = None,
-        kept_bytes: int = KEPT_BYTES,
-    ) -> None:
-        self.videos, self.image_size = videos, image_size
-        self.crop_size = image_size if crop_size is None else crop_size
-        if min(self.image_size, self.crop_size) < 1:
-            raise ValueError(
-                f"expected sizes >= 1 but got {self.image_size} and {self.crop_size}"
-            )
-        self._kept = _Kept(kept_bytes)
-
-    def frames(self, clip: VisualClip, frames: Sequence[int]) -> Tensor:
-        """Frames of a clip, fitted but not padded.
-
-        :param clip: the clip.
-        :param frames: N frame numbers at the clip's rate.
-        :return: (N, 3, h, w) uint8; the longer of h and w is S.
-        :raises FileNotFoundError: the clip has no file.
-        :raises VideoError: damaged, or the file ends before.
-        """
-        info = self.videos.info(clip.clip_id)
-        numbers = clip_file_frames(clip, frames, info).tolist()
-        return self.videos.read(clip.clip_id, numbers, size=self._fitted(info))
-
-    def crop(self, query: VisualQuery, clip: VisualClip) -> Tensor:
-        """What a query's crop shows.
-
-        :param query: the query.
-        :param clip: its clip.
-        :return: (3, S', S') uint8.
-        :raises FileNotFoundError: the clip has no file.
-        :raises VideoError: damaged, or the file ends before.
-        """
-        kept = self._kept.get(query.query_id)
-        if kept is not None:
-            return kept
-        info = self.videos.info(clip.clip_id)
-        numbers = clip_file_frames(clip, [query.crop.frame], info).tolist()
-        return self._cut(query, info, self.videos.read(clip.clip_id, numbers)[0])
-
-    def window_and_crop(
-        self,
-        clip: VisualClip,
-        frames: range,
-        shown: tuple[VisualQuery, VisualClip],
-        *,
-        keep: bool = False,
-    ) -> tuple[Tensor, Tensor]:
-        """:meth:`frames` of a window, and :meth:`crop` of a query.
-
-        :param clip: the window's clip.
-        :param frames: its frames.
-        :param shown: the query whose crop is wanted, and its clip.
-        :param keep: have the window in memory, because others will ask for it.
-        """
-        place = (clip.clip_id, frames.start, frames.stop)
-        window, crop = self._kept.get(place), self._kept.get(shown[0].query_id)
-        if window is None and crop is None and self._is_one_read(clip, shown[1]):
-            both = self.frames(clip, [*frames, shown[0].crop.frame])
-            window = both[:-1]
-            info = self.videos.info(clip.clip_id)
-            crop = self._cut(shown[0], info, both[-1])
-        if window is None:
-            window = self.frames(clip, frames)
-        if keep:
-            self._kept.put(place, window)
-        return window, self.crop(*shown) if crop is None else crop
-
-    def _is_one_read(self, clip: VisualClip, crop_clip: VisualClip) -> bool:
-        info = self.videos.info(clip.clip_id)
-        has_size = self._fitted(info) == (info.height, info.width)
-        return has_size and clip.clip_id == crop_clip.clip_id
-
-    def _fitted(self, info: VideoInfo) -> tuple[int, int]:
-        return fitted_size(info.height, info.width, self.image_size)
-
-    def _cut(self, query: VisualQuery, info: VideoInfo, picture: Tensor) -> Tensor:
-        _check_aspect(query, info)
-        cut = cut_crop(picture, query.crop, self.crop_size)
-        self._kept.put(query.query_id, cut)
-        return cut
-
-
-def _check_aspect(query: VisualQuery, info: VideoInfo) -> None:
-    """Boxes are placed by the annotations' frame, pictures by the file's."""
-    sizes = {query.crop.frame_size}
-    if query.track is not None:
-        sizes.add(query.track.frame_size)
-    for height, width in sizes:
-        if abs(width * info.height / (height * info.width) - 1) > ASPECT_TOLERANCE:
-            problem = f"its frames are {info.width} x {info.height}, but its "
-            problem += f"annotations are drawn in {width} x {height}"
-            raise VideoError(info.path, problem, record=query.query_id)
-
-
-# --- Augmentation ---------------------------------------------------------------------
-
-
-@lru_cache(maxsize=8)
-def _augmentations(image_size: int) -> tuple[Any, Any]:
-    """Changes of colour, and of geometry."""
-    from torchvision.transforms import v2
-
-    colours = v2.ColorJitter(brightness=0.4, contrast=0.4, saturation=0.3)
-    cut = v2.RandomResizedCrop(
-        image_size, scale=(0.66, 1.0), ratio=(0.8, 1.2), antialias=True
-    )
-    return colours, v2.Compose([v2.RandomHorizontalFlip(0.5), cut])
-
-
-def augmented(
-    pictures: Tensor, boxes: Tensor, image_size: int, rng: np.random.Generator
-) -> tuple[Tensor, Tensor]:
-    """Frames of a window changed all alike: colours, mirroring, a cut-out.
-
-    :param pictures: (N, 3, h, w) uint8, fitted but not padded.
-    :param boxes: (N, 4) as shares of the padded square; without area: none.
-    :param image_size: pixels S of the square.
-    :param rng: what is drawn depends on its state alone.
-    :return: (N, 3, S, S) uint8, and boxes; those that have left are without area.
-    """
-    from torchvision import tv_tensors
-
-    colours, geometry = _augmentations(image_size)
-    corners = tv_tensors.BoundingBoxes(
-        boxes * image_size, format="XYXY", canvas_size=(image_size, image_size)
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(rng.integers(2**63)))
-        squares = tv_tensors.Video(squared(colours(pictures), image_size))
-        squares, corners = geometry(squares, corners)
-    return squares.as_subclass(Tensor), (corners / image_size).as_subclass(Tensor)
-
-
 # --- Titles ---------------------------------------------------------------------------
 
 
@@ -409,24 +150,25 @@ class TitleNarrations:
             first, last = query.track.frames[[0, -1]].tolist()
             windows = self._windows_sec.setdefault(query.clip_id, [])
             windows.append((first / fps, (last + 1) / fps))
-            self._titles.setdefault(query.clip_id, []).append(query.title)
+            self._titles.setdefault(query.clip_id, []).append(query.title_key)
 
-    def of_title(self, title: str) -> tuple[Tensor, Tensor]:
+    def of_title(self, key: str) -> tuple[Tensor, Tensor]:
         """Embedding (C,) float32 of a title, and its number () int64.
 
-        :param title: capitals and blanks do not count.
+        :param key: the title's key.
         """
-        key = title_key(title)
         return _title_embedding(key, self.width), torch.tensor(sentence_number(key))
 
     def of_clip(self, clip_id: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Embeddings (n, C) float32, windows (n, 2) float64 in clip seconds and title
-        numbers (n,) int64 of all titles asked for in a clip; n may be 0.
+        """Embeddings, windows and numbers of all n titles asked for in a clip.
+
+        :param clip_id: of the clip; n may be 0.
+        :return: (n, C) float32, (n, 2) float64 in clip seconds, (n,) int64.
         """
-        told = [self.of_title(title) for title in self._titles.get(clip_id, [])]
-        if not told:
+        sentences = [self.of_title(key) for key in self._titles.get(clip_id, [])]
+        if not sentences:
             return torch.zeros(0, 0), torch.zeros(0, 2).double(), torch.zeros(0).long()
-        embeddings, numbers = zip(*told, strict=True)
+        embeddings, numbers = zip(*sentences, strict=True)
         windows = torch.tensor(self._windows_sec[clip_id], dtype=torch.float64)
         return torch.stack(embeddings), windows, torch.stack(numbers)
 
@@ -443,32 +185,28 @@ class VisualDataset(Dataset[Sample]):
     """Samples of one stream; videos, or embeddings of them, are read on access.
 
     :param samples: samples in stream order.
+    :param pictures: reads the clips' files.
     :param queries: the queries that the targets number; default those of the samples.
-    :param videos: the clips' files.
-    :param image_size: pixels S of a square picture.
-    :param crop_size: pixels S' of a crop; default S.
     :param n_frames: frames T of a window.
     :param augment: whether training windows are changed at random.
     :param draw_seed: seed of what is drawn for training samples.
     :param narrations: titles that come with the samples; for training alone.
-    :raises ValueError: a size or ``n_frames`` is below 1.
+    :raises ValueError: ``n_frames`` is below 1.
     """
 
     collate_fn = staticmethod(collate_visual)
     """Makes mini-batches of samples."""
 
-    n_queries = _QUERY_CHANNEL + 1
-    """Query channels of the output: the object is shown, not learnt."""
+    n_queries = _QUERY_INDEX + 1
+    """Queries that the output has a logit of: the object is shown, not learnt."""
 
     def __init__(
         self,
         samples: Sequence[VisualSample],
-        videos: VideoFolder,
-        image_size: int,
+        pictures: VisualPictures,
         *,
-        crop_size: int | None = None,
         queries: Sequence[VisualQuery] | None = None,
-        n_frames: int = WINDOW_FRAMES,
+        n_frames: int = N_FRAMES,
         augment: bool = False,
         draw_seed: int = 0,
         narrations: TitleNarrations | None = None,
@@ -476,10 +214,10 @@ class VisualDataset(Dataset[Sample]):
         if n_frames < 1:
             raise ValueError(f"expected n_frames >= 1 but got {n_frames}")
         self.samples = tuple(samples)
-        own = {sample.query.query_id: sample.query for sample in samples}
-        self.queries = tuple(own.values() if queries is None else queries)
+        asked = {sample.query.query_id: sample.query for sample in samples}
+        self.queries = tuple(asked.values() if queries is None else queries)
         """Queries that ``targets.query`` numbers; a subset has those of the whole."""
-        self.pictures = VisualPictures(videos, image_size, crop_size=crop_size)
+        self.pictures = pictures
         self.n_frames, self.augment, self.draw_seed = n_frames, augment, draw_seed
         self.narrations = narrations
         self._embeddings: FrameEmbeddings | None = None
@@ -544,17 +282,18 @@ class VisualDataset(Dataset[Sample]):
         return (self.n_frames + 1) * pictures
 
     def scrambled(self, seed: int) -> VisualDataset | None:
-        """The same samples, each query with the crop of another, at random: what a
-        model scores on them is what it knows without being told the object.
+        """The same samples, each query with the crop of another, at random.
+
+        What a model scores on them is what it knows without being told the object.
 
         :param seed: of the permutation.
         :return: None if there are fewer than two queries to exchange crops of.
         """
-        own = sorted({self._number(sample) for sample in self.samples})
-        if len(own) < 2:
+        numbers = sorted({self._number(sample) for sample in self.samples})
+        if len(numbers) < 2:
             return None
         part = copy.copy(self)
-        order = seeded_stream(seed, _SCRAMBLE).permutation(own).tolist()
+        order = seeded_stream(seed, _SCRAMBLE).permutation(numbers).tolist()
         part._crop_of = dict(zip(order, order[1:] + order[:1], strict=True))
         return part
 
@@ -563,20 +302,23 @@ class VisualDataset(Dataset[Sample]):
         frames: dict[str, set[int]] = {}
         for sample in self.samples:
             starts = self._starts(sample)
-            stop = min(starts[-1] + self.n_frames, _frame_count(sample))
-            own = frames.setdefault(sample.clip.clip_id, set())
-            own.update(range(starts[0], stop))
-        return {clip_id: sorted(own) for clip_id, own in frames.items()}
+            last = self._window(sample, starts[-1])
+            read = frames.setdefault(sample.clip.clip_id, set())
+            read.update(range(starts[0], last.stop))
+        return {clip_id: sorted(read) for clip_id, read in frames.items()}
 
     def __getitem__(self, index: int) -> Sample:
-        """Inputs and targets of a sample, dicts of unbatched tensors as in
+        """Inputs and targets of a sample, unbatched.
+
+        Dicts of tensors as in
         :class:`~avalanche_vilco.core.visual_batch.VisualQueryBatch` and
         :class:`~avalanche_vilco.core.visual_batch.TrackWindowTargets`.
         """
         index = range(len(self))[index]
         sample = self.samples[index]
-        rng = self._draws(sample.query)
-        frames = self._frames(sample, rng)
+        rng = self._random_stream(sample.query)
+        starts = self._starts(sample)
+        frames = self._window(sample, starts[int(rng.integers(len(starts)))])
         targets = self._targets(sample, frames)
         targets["sample"] = torch.tensor(index)
         inputs = {"valid": targets["valid"]}
@@ -584,12 +326,11 @@ class VisualDataset(Dataset[Sample]):
             inputs["frames"] = self._embeddings.frames(sample.clip.clip_id, frames)
             inputs["crop"] = self._embeddings.crop(self._shown(sample).query_id)
         else:
-            inputs["frames"], inputs["crop"] = self._pixels(
-                sample, frames, targets, rng
-            )
+            read = self._pixels(sample, frames, targets, rng)
+            inputs["frames"], inputs["crop"] = read
         inputs["frames"] = _filled(inputs["frames"], self.n_frames)
         if self.narrations is not None:
-            inputs.update(self._told(self.narrations, sample.query, frames))
+            inputs.update(_narrated(self.narrations, sample.query, frames))
         return inputs, targets
 
     def _number(self, sample: VisualSample) -> int:
@@ -600,15 +341,16 @@ class VisualDataset(Dataset[Sample]):
         number = self._number(sample)
         return self.queries[self._crop_of.get(number, number)]
 
-    def _draws(self, query: VisualQuery) -> np.random.Generator:
+    def _random_stream(self, query: VisualQuery) -> np.random.Generator:
         digest = hashlib.sha256(query.query_id.encode()).digest()
         address = (*self.clock.now, int.from_bytes(digest[:8], "big"))
         return seeded_stream(self.draw_seed, _WINDOW, *address)
 
-    def _frames(self, sample: VisualSample, rng: np.random.Generator) -> range:
-        starts = self._starts(sample)
-        start = starts[int(rng.integers(len(starts)))]
-        return range(start, min(start + self.n_frames, _frame_count(sample)))
+    def _window(self, sample: VisualSample, start: int) -> range:
+        """Frames of the window that starts there."""
+        clip, query, is_drawn = sample.clip, sample.query, sample.start is None
+        n_frames = clip_frame_count(clip, query, with_track=is_drawn)
+        return range(start, min(start + self.n_frames, n_frames))
 
     def _starts(self, sample: VisualSample) -> range:
         """First frames that the sample's window may have."""
@@ -668,28 +410,30 @@ class VisualDataset(Dataset[Sample]):
         boxes = torch.zeros(self.n_frames, 4)
         present = torch.zeros(self.n_frames, dtype=torch.bool)
         if query.track is not None:
-            places = query.track.frames - frames.start
-            inside = (places >= 0) & (places < len(frames))
+            steps = query.track.frames - frames.start
+            inside = (steps >= 0) & (steps < len(frames))
             shares = square_boxes(query.track.relative_boxes, query.track.frame_size)
-            at = torch.from_numpy(places[inside])
+            at = torch.from_numpy(steps[inside])
             boxes[at] = torch.from_numpy(shares[inside]).float()
             present[at] = True
         return boxes, present
 
-    def _told(
-        self, narrations: TitleNarrations, query: VisualQuery, frames: range
-    ) -> dict[str, Tensor]:
-        embedding, number = narrations.of_title(query.title)
-        first, last = frames.start, frames.stop - 1
-        if query.track is not None:
-            first = max(first, int(query.track.frames[0]))
-            last = min(last, int(query.track.frames[-1]))
-        places = torch.tensor([[first - frames.start, last - frames.start]])
-        return {
-            "narrations": embedding[None],
-            "narrated": places.float(),
-            "sentences": number[None],
-        }
+
+def _narrated(
+    narrations: TitleNarrations, query: VisualQuery, frames: range
+) -> dict[str, Tensor]:
+    """A query's title as a sentence about the frames of its track."""
+    embedding, number = narrations.of_title(query.title_key)
+    first, last = frames.start, frames.stop - 1
+    if query.track is not None:
+        first = max(first, int(query.track.frames[0]))
+        last = min(last, int(query.track.frames[-1]))
+    span = torch.tensor([[first - frames.start, last - frames.start]])
+    return {
+        "narrations": embedding[None],
+        "narrated": span.float(),
+        "sentences": number[None],
+    }
 
 
 def _track_in(
@@ -704,11 +448,6 @@ def _track_in(
         height, width = frame_size
         boxes = track.relative_boxes * np.array([width, height, width, height])
     return np.array(track.frames), np.array(boxes)
-
-
-def _frame_count(sample: VisualSample) -> int:
-    is_drawn = sample.start is None
-    return clip_frame_count(sample.clip, sample.query, with_track=is_drawn)
 
 
 def _filled(frames: Tensor, n_frames: int) -> Tensor:

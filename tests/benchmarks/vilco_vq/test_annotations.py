@@ -12,12 +12,14 @@ import pytest
 from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     OFFICIAL_VQ_FILES,
     VisualClip,
-    check_clip_videos,
-    clip_file_frames,
     find_vq_files,
     read_unlabelled_visual_queries,
     read_visual_queries,
     title_key,
+)
+from avalanche_vilco.benchmarks.vilco_vq.clip_videos import (
+    check_clip_videos,
+    clip_file_frames,
 )
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.data.media.video import (
@@ -90,12 +92,13 @@ def tally(read: Any, unit: str) -> Any:
 def test_a_query_has_its_crop_its_track_and_its_place_in_the_file(tmp_path):
     read = read_val(tmp_path, clip("a", query(), query(object_title=" Red  mug ")))
     assert list(read.clips) == ["a"]
-    own = read.clips["a"]
-    assert (own.fps, own.duration_sec, own.video_start_sec) == (5.0, 20.0, 900.0)
+    known = read.clips["a"]
+    assert (known.fps, known.duration_sec, known.video_start_sec) == (5.0, 20.0, 900.0)
     first, second = read.queries
     assert (first.query_id, second.query_id) == ("ann-a_1", "ann-a_2")
     assert (first.annotation_uid, first.set_number) == ("ann-a", "1")
     assert (first.title, second.title) == ("blue bottle", "Red mug")
+    assert second.title_key == "red mug"
     assert first.query_frame == 50
     assert first.crop.frame == 70
     assert first.crop.box == (10, 20, 40, 60)
@@ -276,9 +279,9 @@ def test_an_annotation_without_uid_has_no_ids_to_give(tmp_path):
 def test_a_broken_field_is_named_with_its_place(tmp_path, changes, field, problem):
     with pytest.raises(DataError) as caught:
         read_val(tmp_path, clip("a", query(), query(**changes)))
-    spot = 'annotations[0].query_sets["2"]'
+    place = 'annotations[0].query_sets["2"]'
     assert caught.value.record == "a"
-    assert caught.value.field == (f"{spot}.{field}" if field else spot)
+    assert caught.value.field == (f"{place}.{field}" if field else place)
     assert problem in caught.value.problem
 
 
@@ -392,10 +395,10 @@ def test_a_frame_just_behind_the_end_is_the_last(videos):
 
 
 def test_all_clips_whose_files_do_not_fit_are_listed(videos, tmp_path):
-    names = ["fits", "ntsc", "short", "bad", "gone"]
+    names = ["fits", "ntsc", "short", "bad", "absent"]
     read = read_val(tmp_path, *(clip(name, query()) for name in names))
     with pytest.raises(VideoError) as caught:
-        check_clip_videos(read, videos)
+        check_clip_videos(read.queries, read.clips, videos)
     lines = str(caught.value).splitlines()
     assert lines[0].endswith("4 faults in clips:")
     assert [line.strip() for line in lines[1:5]] == [
@@ -403,10 +406,10 @@ def test_all_clips_whose_files_do_not_fit_are_listed(videos, tmp_path):
         "short: the annotations name frame 70 at 5 fps, but the file ends after 60 "
         "frames at 5 fps, 12.0 s",
         "bad: the file is empty",
-        "gone: no file gone.mp4",
+        "absent: no file absent.mp4",
     ]
     fitting = read_val(tmp_path, clip("fits", query()), clip("ntsc", query()))
-    check_clip_videos(fitting, videos)
+    check_clip_videos(fitting.queries, fitting.clips, videos)
 
 
 def test_probing_reads_the_rate_that_the_frames_have(videos):

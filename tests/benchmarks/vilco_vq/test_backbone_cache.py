@@ -15,7 +15,7 @@ from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import CACHE_VARIABLE
 from avalanche_vilco.data.media.frame_embeddings import FrameEmbeddings
 
-OPTIONS = {"n_experiences": 2, "image_size": 32, "n_frames": 10}
+SOURCES = {"image_size": 32, "n_frames": 10}
 
 
 class Backbone(nn.Module):
@@ -52,8 +52,8 @@ def own_cache(tmp_path, monkeypatch) -> Path:
     return tmp_path / "cache"
 
 
-def build(root, **options):
-    return vilco_vq(root, **OPTIONS, **options)
+def build(root, **sources):
+    return vilco_vq(root, n_experiences=2, sources={**SOURCES, **sources})
 
 
 def cache(benchmark, backbone, **options) -> int:
@@ -67,25 +67,25 @@ def pictures(benchmark) -> int:
     crops: set[str] = set()
     for data in benchmark.datasets.values():
         crops |= {query.query_id for query in data.queries}
-        for clip_id, own in data.frames_read().items():
-            frames |= {(clip_id, frame) for frame in own}
+        for clip_id, read in data.frames_read().items():
+            frames |= {(clip_id, frame) for frame in read}
     return len(frames) + len(crops)
 
 
 def test_embeddings_are_what_the_backbone_gives_for_the_pixels(root):
-    plain, coded, backbone = build(root), build(root), Backbone().train()
-    told: list[str] = []
-    size = cache(coded, backbone, batch_frames=7, echo=told.append)
+    plain, encoded, backbone = build(root), build(root), Backbone().train()
+    lines: list[str] = []
+    size = cache(encoded, backbone, batch_frames=7, echo=lines.append)
     assert backbone.training and backbone.largest <= 7
     n_pictures = pictures(plain)
     # Two blank pictures say what shape the embeddings of frames and of crops have.
     assert backbone.n_pictures == n_pictures + 2
     # 4 channels of 4 x 4 embeddings of 2 bytes.
     assert n_pictures * 128 < size < 1.3 * n_pictures * 128
-    assert f"{n_pictures} frames and crops, {n_pictures * 128 / 1e6:.1f} MB" in told[0]
+    assert f"{n_pictures} frames and crops, {n_pictures * 128 / 1e6:.1f} MB" in lines[0]
     backbone.eval()
     for name, data in plain.datasets.items():
-        other = coded.datasets[name]
+        other = encoded.datasets[name]
         other.clock.set(0, 3)
         data.clock.set(0, 3)
         for i in range(0, len(data), 4):
@@ -125,14 +125,14 @@ def test_other_weights_videos_sizes_or_frames_have_embeddings_of_their_own(
     note(build(copied), Backbone())
     assert len(prints) == 1
     note(build(root), Backbone(seed=1))
-    note(vilco_vq(root, n_experiences=2, image_size=40, n_frames=10), Backbone())
-    note(vilco_vq(root, n_experiences=2, image_size=32, n_frames=37), Backbone())
+    note(build(root, image_size=40), Backbone())
+    note(build(root, n_frames=37), Backbone())
     assert len(prints) == 4
     used = build(root).datasets["test"].samples[0].clip.clip_id
     other = build(root).datasets["test"].samples[-1].clip.clip_id
     video = copied / CLIP_FOLDER / f"{used}.mp4"
     shutil.copy(copied / CLIP_FOLDER / f"{other}.mp4", video)
-    note(vilco_vq(copied, missing="drop", **OPTIONS), Backbone())
+    note(build(copied, missing="drop"), Backbone())
     assert len(prints) == len(list((own_cache / "frame_embeddings").iterdir())) == 5
 
 
@@ -168,10 +168,10 @@ def test_after_an_interruption_the_clips_that_are_there_are_not_encoded_again(
 def test_too_large_a_store_is_refused_before_anything_is_encoded(root, tmp_path):
     benchmark, backbone = build(root), Backbone()
     folder = tmp_path / "store"
-    told: list[str] = []
+    lines: list[str] = []
     with pytest.raises(ValueError, match="at most 1000 bytes"):
-        cache(benchmark, backbone, folder=folder, max_bytes=1000, echo=told.append)
-    assert len(told) == 1 and backbone.n_pictures == 2
+        cache(benchmark, backbone, folder=folder, max_bytes=1000, echo=lines.append)
+    assert len(lines) == 1 and backbone.n_pictures == 2
     assert not folder.exists() and benchmark.datasets["test"].embeddings is None
 
 
@@ -192,9 +192,9 @@ def test_embeddings_of_something_else_are_not_taken(root, tmp_path):
 
 def test_an_augmented_stream_keeps_its_pixels(root):
     benchmark, backbone = build(root, augment=True), Backbone()
-    told: list[str] = []
-    assert cache(benchmark, backbone, streams=("train",), echo=told.append) == 0
-    assert backbone.n_pictures == 0 and "augmented" in told[0]
+    lines: list[str] = []
+    assert cache(benchmark, backbone, streams=("train",), echo=lines.append) == 0
+    assert backbone.n_pictures == 0 and "augmented" in lines[0]
     assert cache(benchmark, backbone) > 0
     assert benchmark.datasets["train"].embeddings is None
     assert benchmark.datasets["train"][0][0]["frames"].dtype == torch.uint8

@@ -1,6 +1,7 @@
 """Windows, pictures and targets of visual queries."""
 
 import pickle
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -18,24 +19,20 @@ from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     VisualCrop,
     VisualQuery,
 )
+from avalanche_vilco.benchmarks.vilco_vq.clip_videos import VisualPictures
 from avalanche_vilco.benchmarks.vilco_vq.dataset import (
     TitleNarrations,
     VisualDataset,
-    VisualPictures,
     VisualSample,
-    augmented,
     clip_frame_count,
-    cut_crop,
     evaluation_starts,
-    padded_square,
-    square_boxes,
-    squared,
     training_starts,
 )
 from avalanche_vilco.data.media.frame_embeddings import (
     ClipEmbeddings,
     write_frame_embeddings,
 )
+from avalanche_vilco.data.media.pictures import cut_crop
 from avalanche_vilco.data.media.video import VideoError, VideoFolder, write_video
 
 FPS = 5.0
@@ -105,20 +102,21 @@ def videos(folder) -> VideoFolder:
 
 def dataset(videos, *samples, image_size=128, n_frames=T, **options) -> VisualDataset:
     chosen = samples or (
-        VisualSample(query=make_query(), clip=make_clip(), start=None, group=0),
+        VisualSample(query=make_query(), clip=make_clip(), start=None, title_index=0),
     )
-    return VisualDataset(chosen, videos, image_size, n_frames=n_frames, **options)
+    pictures = VisualPictures(videos, image_size)
+    return VisualDataset(chosen, pictures, n_frames=n_frames, **options)
 
 
 def training(query_id: str = "a_1", **options) -> VisualSample:
     query = make_query(query_id=query_id, **options)
     clip = make_clip(clip_id=query.clip_id)
-    return VisualSample(query=query, clip=clip, start=None, group=0)
+    return VisualSample(query=query, clip=clip, start=None, title_index=0)
 
 
 def windows(query: VisualQuery, clip: VisualClip, window: int = T):
     return [
-        VisualSample(query=query, clip=clip, start=start, group=0)
+        VisualSample(query=query, clip=clip, start=start, title_index=0)
         for start in evaluation_starts(query.query_frame, window)
     ]
 
@@ -165,10 +163,10 @@ def test_training_windows_lie_in_the_clip_and_hold_the_track(pair, window):
 @settings(max_examples=80, deadline=None)
 def test_evaluation_windows_cover_each_searched_frame_once(pair, window):
     clip, query = pair
-    data = VisualDataset(windows(query, clip, window), _NoVideos(), 8, n_frames=window)
+    data = dataset(None, *windows(query, clip, window), n_frames=window)
     searched: list[int] = []
     for sample in data.samples:
-        frames = data._frames(sample, np.random.default_rng(0))
+        frames = data._window(sample, sample.start)
         assert frames.stop <= clip_frame_count(clip, query)
         targets = data._targets(sample, frames)
         searched += targets["frame_numbers"][targets["searched"]].tolist()
@@ -177,14 +175,10 @@ def test_evaluation_windows_cover_each_searched_frame_once(pair, window):
     assert searched == list(range(query.query_frame))
 
 
-class _NoVideos:
-    """Stands for videos where none is read."""
-
-
 def test_a_clip_shorter_than_a_window_is_shown_whole(videos):
     short = VisualClip("clip", "video", "train", FPS, 1.2, 0.0)
     query = make_query(first=2, n=2, query_frame=5)
-    sample = VisualSample(query=query, clip=short, start=None, group=0)
+    sample = VisualSample(query=query, clip=short, start=None, title_index=0)
     inputs, targets = dataset(videos, sample)[0]
     assert inputs["valid"].tolist() == [True] * 6 + [False] * 4
     assert targets["frame_numbers"].tolist() == [0, 1, 2, 3, 4, 5, -1, -1, -1, -1]
@@ -195,12 +189,10 @@ def test_a_clip_shorter_than_a_window_is_shown_whole(videos):
 
 def test_training_without_a_track_is_refused():
     clip, query = make_clip(), make_query()
-    bare = VisualQuery(
-        *(getattr(query, n) for n in VisualQuery.__slots__ if n != "track"), None
-    )
+    bare = replace(query, track=None)
     with pytest.raises(ValueError, match="a_1 has no track"):
         training_starts(clip, bare, T)
-    data = VisualDataset(windows(bare, clip), _NoVideos(), 8, n_frames=T)
+    data = dataset(None, *windows(bare, clip))
     targets = data._targets(data.samples[2], range(20, 30))
     assert not targets["present"].any()
     assert targets["track_frames"].shape == (0,)
@@ -275,23 +267,6 @@ def test_a_dataset_goes_to_a_spawned_worker_without_what_it_keeps(videos):
 # --- Geometry -------------------------------------------------------------------------
 
 
-@given(
-    st.tuples(st.integers(2, 3000), st.integers(2, 3000)),
-    st.lists(st.floats(0, 1), min_size=4, max_size=4),
-)
-@settings(max_examples=200, deadline=None)
-def test_boxes_map_back_to_annotation_pixels(size, shares):
-    relative = np.array([shares])
-    height, width = size
-    own = torch.from_numpy(square_boxes(relative, size)).float().double()
-    side, left, top = padded_square(size)
-    back = own.numpy() * side - np.array([left, top, left, top])
-    assert (
-        np.abs(back - relative * np.array([width, height, width, height])).max() < 0.01
-    )
-    assert own.min() >= 0 and own.max() <= 1
-
-
 def test_targets_of_a_sample_map_back_to_its_track(videos):
     query = make_query()
     inputs, targets = dataset(videos)[0]
@@ -329,39 +304,14 @@ def test_boxes_lie_where_the_object_is_seen(videos, side):
 def test_tracks_drawn_in_another_size_than_the_crop_are_told_in_the_crops(videos):
     query = make_query()
     small = make_query(size=SIZE)
-    mixed = VisualQuery(
-        *(getattr(query, n) for n in VisualQuery.__slots__ if n != "track"), small.track
-    )
-    sample = VisualSample(query=mixed, clip=make_clip(), start=20, group=0)
+    mixed = replace(query, track=small.track)
+    sample = VisualSample(query=mixed, clip=make_clip(), start=20, title_index=0)
     targets = dataset(videos, sample)[0][1]
     plain = dataset(
-        videos, VisualSample(query=query, clip=make_clip(), start=20, group=0)
+        videos, VisualSample(query=query, clip=make_clip(), start=20, title_index=0)
     )[0][1]
     for name in ("square", "boxes", "track_boxes"):
         assert torch.allclose(targets[name], plain[name]), name
-
-
-def test_a_picture_is_in_the_middle_of_black():
-    picture = torch.full((1, 3, 6, 10), 9, dtype=torch.uint8)
-    square = squared(picture, 10)
-    assert square[0, 0, :, 0].tolist() == [0, 0, 9, 9, 9, 9, 9, 9, 0, 0]
-    assert torch.equal(squared(square, 10), square)
-
-
-def test_a_crop_is_a_square_around_the_box_clipped_to_the_picture():
-    picture = torch.zeros(3, 40, 80, dtype=torch.uint8)
-    picture[0] = torch.arange(80)
-    picture[1] = torch.arange(40)[:, None]
-    inner = cut_crop(picture, VisualCrop(0, (20, 15, 40, 25), (40, 80)), 20)
-    assert inner.shape == (3, 20, 20)
-    assert inner[0, 0].tolist() == list(range(20, 40))
-    assert inner[1, :, 0].tolist() == list(range(10, 30))
-    # 30 pixels wide at the left edge of the picture: 15 of them are there.
-    edge = cut_crop(picture, VisualCrop(0, (0, 5, 2, 35), (40, 80)), 30)
-    assert edge[1, :, 0].tolist() == list(range(5, 35))
-    assert edge[0, 0, 0] == 0 and edge[0, 0, -1] == 15
-    dot = cut_crop(picture, VisualCrop(0, (79.9, 39.9, 80, 40), (40, 80)), 4)
-    assert dot[0].unique().tolist() == [79] and dot[1].unique().tolist() == [39]
 
 
 # --- Videos ---------------------------------------------------------------------------
@@ -377,9 +327,9 @@ def test_frames_and_crop_are_those_that_are_named(videos):
 def test_a_file_of_ntsc_rate_shows_the_frames_of_its_annotations(videos):
     clip = make_clip(12, clip_id="ntsc")
     query = make_query(first=2, n=3, query_frame=11, clip_id="ntsc")
-    inputs, _ = dataset(videos, VisualSample(query=query, clip=clip, start=0, group=0))[
-        0
-    ]
+    inputs, _ = dataset(
+        videos, VisualSample(query=query, clip=clip, start=0, title_index=0)
+    )[0]
     assert [number_shown(picture) for picture in inputs["frames"]] == list(range(10))
 
 
@@ -413,27 +363,27 @@ def test_a_crop_is_cut_before_it_is_scaled_down(videos, monkeypatch):
     small = dataset(videos, image_size=32)[0][0]
     assert sorted(n for _, n in reads) == [1, T]
     picture = videos.read("clip", [3])[0]
-    assert torch.equal(small["crop"], cut_crop(picture, make_query().crop, 32))
+    assert torch.equal(
+        small["crop"], cut_crop(picture, make_query().crop.relative_box, 32)
+    )
 
 
 def test_what_is_kept_stays_below_its_limit(videos):
     one = 3 * 96 * 128
-    pictures = VisualPictures(videos, 128, kept_bytes=25 * one)
+    pictures = VisualPictures(videos, 128, cache_bytes=25 * one)
     for k in range(5):
         shown = (make_query(query_id=f"q_{k}"), make_clip())
         window, _ = pictures.window_and_crop(
             make_clip(), range(10 * k, 10 * k + 10), shown, keep=True
         )
         assert window.shape == (10, 3, 96, 128)
-        assert pictures._kept._bytes <= 25 * one
-        held = sum(item.nbytes for item in pictures._kept._items.values())
-        assert held == pictures._kept._bytes
-    assert pictures._kept._bytes > 10 * one
+        assert pictures._cache.currsize <= 25 * one
+    assert pictures._cache.currsize > 10 * one
 
 
 def test_annotations_of_another_aspect_than_the_file_are_refused(videos):
     wide = make_query(size=(1080, 1920))
-    sample = VisualSample(query=wide, clip=make_clip(), start=0, group=0)
+    sample = VisualSample(query=wide, clip=make_clip(), start=0, title_index=0)
     with pytest.raises(VideoError, match=r"128 x 96.*1920 x 1080"):
         dataset(videos, sample)[0]
 
@@ -450,32 +400,6 @@ def test_numbers_that_make_no_sense_are_refused(videos):
 # --- Augmentation ---------------------------------------------------------------------
 
 
-def test_all_frames_of_a_window_are_changed_alike_and_boxes_follow():
-    picture = torch.full((3, 96, 128), 20, dtype=torch.uint8)
-    picture[:, 30:60, 40:80] = 240
-    still = picture.expand(6, -1, -1, -1)
-    size = (96, 128)
-    relative = np.array([[40 / 128, 30 / 96, 80 / 128, 60 / 96]] * 6)
-    boxes = torch.from_numpy(square_boxes(relative, size)).float()
-    rng = np.random.default_rng(0)
-    mirrored, brightness = 0, set()
-    for _ in range(25):
-        frames, moved = augmented(still, boxes, 128, rng)
-        assert frames.dtype == torch.uint8 and frames.shape == (6, 3, 128, 128)
-        assert type(frames) is type(moved) is torch.Tensor
-        assert (frames == frames[:1]).all() and (moved == moved[:1]).all()
-        assert moved.min() >= 0 and moved.max() <= 1
-        grey = frames[0].float().mean(0)
-        middle = (grey.max() + grey.min()) / 2
-        rows, columns = np.nonzero((grey > middle).numpy())
-        seen = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
-        assert np.abs(moved[0].numpy() * 128 - seen).max() < 1.6
-        mirrored += int(moved[0, [0, 2]].mean() * 128 > 68)
-        brightness.add(round(grey.max().item()))
-    assert len(brightness) > 5
-    assert 0 < mirrored < 25
-
-
 def test_boxes_that_leave_the_frame_are_absent_and_the_crop_stays(videos):
     plain = dataset(videos)
     data = dataset(videos, augment=True)
@@ -484,12 +408,10 @@ def test_boxes_that_leave_the_frame_are_absent_and_the_crop_stays(videos):
         np.arange(20, 25), np.tile([0.0, 0.0, 8.0, 8.0], (5, 1)), (384, 512)
     )
     query = make_query()
-    at_edge = VisualQuery(
-        *(getattr(query, n) for n in VisualQuery.__slots__ if n != "track"), track
-    )
+    at_edge = replace(query, track=track)
     edge = dataset(
         videos,
-        VisualSample(query=at_edge, clip=make_clip(), start=None, group=0),
+        VisualSample(query=at_edge, clip=make_clip(), start=None, title_index=0),
         augment=True,
     )
     counts = set()
@@ -585,23 +507,25 @@ def test_titles_are_told_as_sentences_about_their_track(videos):
         make_query(query_id="q_2", title="blue box", clip_id="other"),
     ]
     clips = {name: make_clip(clip_id=name) for name in ("clip", "other")}
-    told = TitleNarrations(queries, clips, width=6)
-    embeddings, seconds, numbers = told.of_clip("clip")
-    assert embeddings.shape == (2, told.width) and torch.equal(*embeddings)
+    narrations = TitleNarrations(queries, clips, width=6)
+    embeddings, seconds, numbers = narrations.of_clip("clip")
+    assert embeddings.shape == (2, narrations.width) and torch.equal(*embeddings)
     assert seconds.tolist() == [[4.0, 5.0]] * 2 and seconds.dtype == torch.float64
-    assert numbers[0] == numbers[1] != told.of_clip("other")[2][0]
-    assert told.of_clip("third")[0].shape[0] == 0
+    assert numbers[0] == numbers[1] != narrations.of_clip("other")[2][0]
+    assert narrations.of_clip("third")[0].shape[0] == 0
     samples = [
-        VisualSample(query=q, clip=clips[q.clip_id], start=None, group=0)
+        VisualSample(query=q, clip=clips[q.clip_id], start=None, title_index=0)
         for q in queries
     ]
-    data = dataset(videos, *samples, narrations=told)
+    data = dataset(videos, *samples, narrations=narrations)
     for i in range(3):
         inputs, targets = data[i]
-        assert torch.equal(inputs["narrations"][0], told.of_title(queries[i].title)[0])
+        assert torch.equal(
+            inputs["narrations"][0], narrations.of_title(queries[i].title_key)[0]
+        )
         first, last = inputs["narrated"][0].long().tolist()
         at = targets["present"].nonzero()[:, 0]
         assert (first, last) == (at[0], at[-1])
         assert inputs["sentences"].shape == (1,)
-    shared, apart = (told.of_title(t)[0] for t in ("red box", "blue box"))
+    shared, apart = (narrations.of_title(t)[0] for t in ("red box", "blue box"))
     assert not torch.equal(shared, apart)

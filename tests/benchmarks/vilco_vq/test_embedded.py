@@ -16,12 +16,13 @@ from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     OFFICIAL_VQ_FILES,
     VisualAnnotations,
     VisualQuery,
-    check_clip_videos,
-    clip_file_frames,
     find_vq_files,
     read_unlabelled_visual_queries,
     read_visual_queries,
-    title_key,
+)
+from avalanche_vilco.benchmarks.vilco_vq.clip_videos import (
+    check_clip_videos,
+    clip_file_frames,
 )
 from avalanche_vilco.benchmarks.vilco_vq.embedded import (
     MINI_VQ_TITLES,
@@ -81,7 +82,7 @@ def test_titles_are_distinct_and_colours_differ_within_a_scene():
 
 def test_files_are_in_the_official_form(root, read, videos):
     assert sorted(find_vq_files(root)) == ["test", "train", "val"]
-    check_clip_videos(read, videos)
+    check_clip_videos(read.queries, read.clips, videos)
     for clip in read.clips.values():
         info = videos.info(clip.clip_id)
         assert (info.fps, clip.fps) == (5.0, 5.0)
@@ -171,7 +172,7 @@ def test_crops_and_tracks_show_the_object_that_is_asked_for(read, videos):
                 videos, query, int(track.frames[middle]), track.relative_boxes[middle]
             ),
         ]
-        palette = title_key(query.title)
+        palette = query.title_key
         names = [name for name in mini_vq.PALETTES if not palette.startswith(name)]
         own += [likeness(piece, palette) for piece in pieces]
         other += [

@@ -18,7 +18,6 @@ from avalanche.training.storage_policy import (
 from avalanche.training.supervised import Naive
 from torch.utils.data import DataLoader
 
-import avalanche_vilco
 from avalanche_vilco import vilco_vq
 from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     CLIP_FOLDER,
@@ -32,7 +31,8 @@ from avalanche_vilco.core.visual_batch import TrackWindowTargets, VisualQueryBat
 from avalanche_vilco.data.media.video import VideoError
 from avalanche_vilco.training.templates import BatchObjectMixin
 
-OPTIONS = {"n_experiences": 3, "image_size": 32, "n_frames": 10, "valid_share": 0.2}
+OPTIONS = {"n_experiences": 3, "valid_share": 0.2}
+SOURCES = {"image_size": 32, "n_frames": 10}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,11 @@ def root(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def benchmark(root):
-    return vilco_vq(root, narrations=True, **OPTIONS)
+    return build(root, narrations=True)
+
+
+def build(root, *, split=OPTIONS, **sources):
+    return vilco_vq(root, **split, sources={**SOURCES, **sources})
 
 
 @pytest.fixture
@@ -65,10 +69,6 @@ def ids(benchmark, name="train"):
 
 
 # --- Streams --------------------------------------------------------------------------
-
-
-def test_the_package_exports_it_under_both_names():
-    assert avalanche_vilco.vilco_vq is vilco_vq
 
 
 def test_titles_are_learnt_in_groups_and_each_experience_asks_for_its_own(benchmark):
@@ -90,7 +90,7 @@ def test_titles_are_learnt_in_groups_and_each_experience_asks_for_its_own(benchm
                 exp.dataset.positions, exp.dataset.targets, strict=True
             ):
                 sample = samples[position]
-                assert titles[group] == title_key(sample.query.title)
+                assert titles[group] == sample.query.title_key
                 assert group in exp.classes_in_this_experience
                 assert sample.clip.clip_id == sample.query.clip_id
     assert benchmark.train_stream[1].classes_seen_so_far == set(range(sum(sizes[:2])))
@@ -109,7 +109,7 @@ def test_a_training_sample_is_a_query_and_the_others_are_windows(benchmark):
 
 
 def test_clips_are_exclusive_and_parents_are_in_one_stream(benchmark):
-    home: dict[str, int] = {}
+    experience: dict[str, int] = {}
     parents: dict[str, set[str]] = {}
     for name, stream in benchmark.streams.items():
         samples = benchmark.datasets[name].samples
@@ -119,16 +119,15 @@ def test_clips_are_exclusive_and_parents_are_in_one_stream(benchmark):
             ):
                 clip = samples[position].clip
                 assert clip.clip_id == clip_id
-                assert home.setdefault(clip_id, exp.current_experience) == (
-                    exp.current_experience
-                )
+                e = exp.current_experience
+                assert experience.setdefault(clip_id, e) == e
                 parents.setdefault(name, set()).add(clip.video_id)
     assert parents["train"].isdisjoint(parents["test"])
     assert parents["train"].isdisjoint(parents["valid"])
 
 
 def test_shared_clips_leave_no_query_out(root, benchmark):
-    shared = vilco_vq(root, protocol="shared_clips", **OPTIONS)
+    shared = build(root, split={**OPTIONS, "protocol": "shared_clips"})
     n_read = shared.report.stage("annotations", "query sets").passed_on
     assert sum(len(data.queries) for data in shared.datasets.values()) == n_read
     assert sum(len(data.queries) for data in benchmark.datasets.values()) < n_read
@@ -136,11 +135,11 @@ def test_shared_clips_leave_no_query_out(root, benchmark):
 
 
 def test_counts_add_up_to_what_was_read(benchmark):
-    fates = benchmark.report.outcomes("query sets")
+    outcomes = benchmark.report.outcomes("query sets")
     streamed = sum(len(data.queries) for data in benchmark.datasets.values())
-    assert fates["in the streams"] == streamed
+    assert outcomes["in the streams"] == streamed
     first = benchmark.report.stage("annotations", "query sets")
-    assert sum(fates.values()) == first.read
+    assert sum(outcomes.values()) == first.read
 
 
 def test_info_says_what_a_result_must_say(benchmark):
@@ -154,21 +153,22 @@ def test_info_says_what_a_result_must_say(benchmark):
 
 
 def test_order_seed_and_grouping_make_other_streams(root, benchmark):
-    turned = vilco_vq(root, order=[2, 0, 1], **OPTIONS)
-    names, plain = (
-        [[q.name for q in e.queries_in_this_experience] for e in one.train_stream]
-        for one in (turned, benchmark)
-    )
-    assert names == [plain[2], plain[0], plain[1]]
-    shuffled = vilco_vq(root, order="groups", seed=0, **OPTIONS).info["order"]
-    assert sorted(shuffled) == sorted(benchmark.info["order"])
-    other = vilco_vq(root, grouping="shuffled", **OPTIONS)
-    assert other.info["order"] != benchmark.info["order"]
-    assert ids(vilco_vq(root, **OPTIONS)) == ids(benchmark)
+    def names(**split):
+        streams = build(root, split={**OPTIONS, **split}).train_stream
+        return [[q.name for q in e.queries_in_this_experience] for e in streams]
+
+    plain = names()
+    order = [name for group in plain for name in group]
+    assert order == benchmark.info["order"]
+    assert names(fixed_class_order=[2, 0, 1]) == [plain[2], plain[0], plain[1]]
+    shuffled = names(fixed_class_order="groups", seed=0)
+    assert sorted(shuffled) == sorted(plain)
+    assert names(grouping="shuffled") != plain
+    assert ids(build(root)) == ids(benchmark)
 
 
 def test_task_labels_are_experiences_if_asked_for(root):
-    labelled = vilco_vq(root, return_task_id=True, **OPTIONS)
+    labelled = build(root, split={**OPTIONS, "return_task_id": True})
     for e, exp in enumerate(labelled.train_stream):
         assert exp.task_label == e
         assert exp.dataset[0][2] == e
@@ -177,17 +177,18 @@ def test_task_labels_are_experiences_if_asked_for(root):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"protocol": "exclusiv"}, "expected protocol in .* got 'exclusiv'"),
+        ({"protocol": "exclusiv"}, "'exclusiv'. Did you mean exclusive"),
         ({"protocol": "reference"}, "comes from the public pickle alone"),
-        ({"missing": "skip"}, "expected missing in .* got 'skip'"),
-        ({"order": "queries"}, "expected order in .* got 'queries'"),
-        ({"order": [0, 1, 1, 2, 3]}, r"expected order to have each of 0..4 once"),
+        ({"fixed_class_order": "queries"}, "fixed_class_order .* got 'queries'"),
+        ({"fixed_class_order": [0, 1, 1, 2, 3]}, r"have each of 0..4 once"),
         ({"grouping": "alone"}, "expected grouping in"),
         ({"n_experiences": 0}, "expected n_experiences in"),
         ({"valid_share": 1.0}, r"expected valid_share in \[0, 1\) but got 1.0"),
-        ({"n_frames": 0}, "expected n_frames >= 1 but got 0"),
-        ({"image_size": 0}, "expected sizes >= 1 but got 0 and 0"),
-        ({"backend": "ffmpeg"}, "expected backend in .* got 'ffmpeg'"),
+        ({"sources": {"missing": "skip"}}, "expected missing in .* got 'skip'"),
+        ({"sources": {"n_frames": 0}}, "expected n_frames >= 1 but got 0"),
+        ({"sources": {"image_size": 0}}, "expected image_size >= 1 but got 0"),
+        ({"sources": {"backend": "ffmpeg"}}, "expected backend in .* got 'ffmpeg'"),
+        ({"sources": {"video": "."}}, "no option 'video'. Did you mean videos"),
     ],
 )
 def test_arguments_out_of_range_are_named(root, arguments, message):
@@ -202,17 +203,17 @@ def test_missing_and_damaged_videos_are_all_listed(copied):
     clips = sorted((copied / CLIP_FOLDER).iterdir())
     used = {
         sample.clip.clip_id
-        for data in vilco_vq(copied, **OPTIONS).datasets.values()
+        for data in build(copied).datasets.values()
         for sample in data.samples
     }
-    gone, cut, empty = [path for path in clips if path.stem in used][:3]
-    gone.unlink()
+    absent, cut, empty = [path for path in clips if path.stem in used][:3]
+    absent.unlink()
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
     empty.write_bytes(b"")
     with pytest.raises(VideoError, match="3 faults in clips") as caught:
-        vilco_vq(copied, **OPTIONS)
-    assert all(path.stem in str(caught.value) for path in (gone, cut, empty))
-    part = vilco_vq(copied, missing="drop", **OPTIONS)
+        build(copied)
+    assert all(path.stem in str(caught.value) for path in (absent, cut, empty))
+    part = build(copied, missing="drop")
     clips_left = part.report.stage("videos", "clips")
     assert clips_left.rejected == {
         "no video file": 1,
@@ -220,43 +221,54 @@ def test_missing_and_damaged_videos_are_all_listed(copied):
     }
     sets = part.report.stage("videos", "query sets")
     assert sets.passed_on == sum(len(data.queries) for data in part.datasets.values())
-    fates = part.report.outcomes("query sets")
-    assert sum(fates.values()) == part.report.stage("annotations", "query sets").read
+    outcomes = part.report.outcomes("query sets")
+    assert sum(outcomes.values()) == part.report.stage("annotations", "query sets").read
     left = {s.clip.clip_id for data in part.datasets.values() for s in data.samples}
-    assert left == used - {gone.stem, cut.stem, empty.stem}
+    assert left == used - {absent.stem, cut.stem, empty.stem}
 
 
 def test_the_other_queries_are_divided_alike_whatever_videos_are_missing(copied, root):
-    whole = vilco_vq(root, **OPTIONS)
+    whole = build(root)
     lost = whole.datasets["train"].samples[0].clip.clip_id
     (copied / CLIP_FOLDER / f"{lost}.mp4").unlink()
-    part = vilco_vq(copied, missing="drop", **OPTIONS)
-    assert part.info["order"] == whole.info["order"]
+    dropped = build(copied, missing="drop")
+    assert dropped.info["order"] == whole.info["order"]
     known = {s.query.query_id: s.query.clip_id for s in whole.datasets["train"].samples}
     for name in ("train", "test"):
         expected = [
-            [i for i in own if known.get(i) != lost] for own in ids(whole, name)
+            [i for i in part if known.get(i) != lost] for part in ids(whole, name)
         ]
-        assert ids(part, name) == expected
+        assert ids(dropped, name) == expected
 
 
 def test_an_experience_without_any_video_left_is_an_error(copied):
     for path in (copied / CLIP_FOLDER).iterdir():
         path.unlink()
     with pytest.raises(DataError, match=r"experiences \[0, 1, 2\]"):
-        vilco_vq(copied, missing="drop", **OPTIONS)
+        build(copied, missing="drop")
 
 
 def test_clips_that_no_stream_uses_need_no_video(copied, root):
     used = {
         sample.clip.clip_id
-        for data in vilco_vq(root, **OPTIONS).datasets.values()
+        for data in build(root).datasets.values()
         for sample in data.samples
     }
     for path in (copied / CLIP_FOLDER).iterdir():
         if path.stem not in used:
             path.unlink()
-    vilco_vq(copied, **OPTIONS)
+    build(copied)
+
+
+def test_a_video_in_train_and_val_is_refused(copied):
+    train, val = (
+        json.loads((copied / OFFICIAL_VQ_FILES[subset]).read_text())
+        for subset in ("train", "val")
+    )
+    uid = val["videos"][0]["video_uid"] = train["videos"][0]["video_uid"]
+    (copied / OFFICIAL_VQ_FILES["val"]).write_text(json.dumps(val))
+    with pytest.raises(DataError, match=f"1 parent videos are in train.*: {uid}"):
+        build(copied)
 
 
 def test_files_may_lie_in_other_places(copied, tmp_path, benchmark, monkeypatch):
@@ -265,20 +277,20 @@ def test_files_may_lie_in_other_places(copied, tmp_path, benchmark, monkeypatch)
         (copied / OFFICIAL_VQ_FILES[subset]).rename(
             copied / "annotations" / OFFICIAL_VQ_FILES[subset]
         )
-    assert ids(vilco_vq(copied, **OPTIONS)) == ids(benchmark)
+    assert ids(build(copied)) == ids(benchmark)
     (copied / CLIP_FOLDER).rename(tmp_path / "elsewhere")
-    moved = vilco_vq(copied, videos=tmp_path / "elsewhere", **OPTIONS)
+    moved = build(copied, videos=tmp_path / "elsewhere")
     assert ids(moved) == ids(benchmark)
     files = {
         subset: copied / "annotations" / OFFICIAL_VQ_FILES[subset]
         for subset in ("train", "val")
     }
-    given = vilco_vq(annotations=files, videos=tmp_path / "elsewhere", **OPTIONS)
+    given = build(None, annotations=files, videos=tmp_path / "elsewhere")
     assert ids(given) == ids(benchmark)
     with pytest.raises(FileNotFoundError, match="videos=FOLDER"):
-        vilco_vq(annotations=files)
+        vilco_vq(sources={"annotations": files})
     with pytest.raises(FileNotFoundError, match="no val annotations"):
-        vilco_vq(annotations={"train": files["train"]}, videos=tmp_path)
+        build(None, annotations={"train": files["train"]}, videos=tmp_path)
     monkeypatch.setenv("AVALANCHE_VILCO_DATA", str(tmp_path / "nothing"))
     with pytest.raises(FileNotFoundError, match="no data folder at"):
         vilco_vq()
@@ -290,9 +302,8 @@ def test_files_may_lie_in_other_places(copied, tmp_path, benchmark, monkeypatch)
 def test_a_manifest_gives_the_same_streams(root, benchmark, tmp_path):
     path = tmp_path / "split.json"
     benchmark.write_manifest(path)
-    options = {"image_size": 32, "n_frames": 10}
     for source in (path, benchmark.manifest()):
-        again = vilco_vq(root, manifest=source, **options)
+        again = build(root, split={"manifest": source})
         for name in benchmark.streams:
             assert ids(again, name) == ids(benchmark, name)
         assert again.manifest()["streams"] == benchmark.manifest()["streams"]
@@ -328,13 +339,13 @@ def test_the_public_pickle_makes_the_reference_protocol(root, tmp_path):
                         public[subset][task]["dict_db"].append(item)
     file = tmp_path / "vq.pkl"
     file.write_bytes(pickle.dumps(public))
-    benchmark = vilco_vq(root, manifest=file, image_size=32)
+    benchmark = build(root, split={"manifest": file})
     assert benchmark.info["protocol"] == "reference"
     assert [len(exp.dataset) for exp in benchmark.train_stream] == [
         len(public["train"][e]["dict_db"]) for e in range(2)
     ]
     assert [len(exp.dataset) for exp in benchmark.streams["valid"]] == [0, 0]
-    again = vilco_vq(root, manifest=benchmark.manifest(), image_size=32)
+    again = build(root, split={"manifest": benchmark.manifest()})
     assert ids(again, "test") == ids(benchmark, "test")
 
 
@@ -374,7 +385,7 @@ def test_no_evaluation_input_depends_on_the_answers(copied, benchmark):
                         box.update(frame_number=0, x=1.0, y=2.0, width=3.0, height=4.0)
                     one["response_track"] = one["response_track"][:1]
     path.write_text(json.dumps(content))
-    emptied = vilco_vq(copied, narrations=True, **OPTIONS)
+    emptied = build(copied, narrations=True)
     assert ids(emptied, "test") == ids(benchmark, "test")
     data, other = (b.datasets["test"] for b in (benchmark, emptied))
     geometry = ("valid", "searched", "frame_numbers", "square", "query", "query_frame")
@@ -388,18 +399,18 @@ def test_no_evaluation_input_depends_on_the_answers(copied, benchmark):
 
 
 def test_the_unannotated_file_gives_windows_to_answer(root, copied):
-    data = unlabelled_vq(root, image_size=32, n_frames=10)
+    data = unlabelled_vq(root, sources=SOURCES)
     assert len(data) == sum(-(-q.query_frame // 10) for q in data.queries)
     batch, targets = data.collate_fn([data[0], data[1]])
     assert batch.frames.shape == (2, 10, 3, 32, 32)
     assert not targets.present.any() and targets.track_frames.shape == (2, 0)
     assert targets.query.tolist() == [0, 0]
-    assert {sample.group for sample in data.samples} == {-1}
+    assert {sample.title_index for sample in data.samples} == {-1}
     lost = data.samples[0].clip.clip_id
     (copied / CLIP_FOLDER / f"{lost}.mp4").unlink()
     with pytest.raises(VideoError, match=lost):
         unlabelled_vq(copied)
-    part = unlabelled_vq(copied, missing="drop", image_size=32)
+    part = unlabelled_vq(copied, sources={**SOURCES, "missing": "drop"})
     assert {query.clip_id for query in part.queries} == {
         query.clip_id for query in data.queries if query.clip_id != lost
     }
@@ -427,7 +438,7 @@ def test_views_keep_collate_labels_and_groups(benchmark, view):
     assert labels.tolist() == [0] * len(dataset)
     assert targets.sample.tolist() == list(dataset.positions)
     data = benchmark.datasets["train"].samples
-    assert list(dataset.targets) == [data[i].group for i in dataset.positions]
+    assert list(dataset.targets) == [data[i].title_index for i in dataset.positions]
 
 
 BUFFERS = {
@@ -513,12 +524,12 @@ def test_stock_replay_mixes_queries_of_earlier_experiences(benchmark):
     for experience in benchmark.train_stream:
         strategy.train(experience)
     strategy.eval(benchmark.test_stream[:1])
-    own = [set(exp.dataset.positions) for exp in benchmark.train_stream]
-    assert own[0] == set(seen[0])
+    new = [set(exp.dataset.positions) for exp in benchmark.train_stream]
+    assert new[0] == set(seen[0])
     for e in (1, 2):
-        assert own[e] <= set(seen[e])
-        replayed = set(seen[e]) - own[e]
-        assert replayed and replayed <= set().union(*own[:e])
+        assert new[e] <= set(seen[e])
+        replayed = set(seen[e]) - new[e]
+        assert replayed and replayed <= set().union(*new[:e])
     assert not torch.equal(model.linear.weight, before)
 
 

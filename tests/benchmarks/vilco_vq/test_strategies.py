@@ -50,7 +50,9 @@ def root(vq_root: Path) -> Path:
 
 def visual_queries(root: Path) -> Any:
     benchmark = vilco_vq(
-        root, n_experiences=2, image_size=64, n_frames=6, narrations=True
+        root,
+        n_experiences=2,
+        sources={"image_size": 64, "n_frames": 6, "narrations": True},
     )
     for experience in benchmark.train_stream:
         experience.dataset = experience.dataset.subset(range(SAMPLES))

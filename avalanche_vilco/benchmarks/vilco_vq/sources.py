@@ -1,0 +1,158 @@
+"""Where the files of Visual Queries lie, and how they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from avalanche_vilco.benchmarks.items import check_disjoint_parents
+from avalanche_vilco.benchmarks.sources import (
+    AnnotationSource,
+    DataRoot,
+    annotation_files,
+    find_root,
+)
+from avalanche_vilco.benchmarks.vilco_vq.annotations import (
+    CLIP_FOLDER,
+    OFFICIAL_VQ_FILES,
+    VisualAnnotations,
+    find_vq_files,
+    read_unlabelled_visual_queries,
+    read_visual_queries,
+)
+from avalanche_vilco.benchmarks.vilco_vq.clip_videos import VisualPictures
+from avalanche_vilco.benchmarks.vilco_vq.dataset import N_FRAMES
+from avalanche_vilco.benchmarks.vilco_vq.embedded import (
+    MINI_VQ_VERSION,
+    MiniVQConfig,
+    mini_vq_root,
+)
+from avalanche_vilco.data.media.video import VideoFolder
+
+IMAGE_SIZE = 448
+"""Pixels of the square pictures of real clips."""
+EMBEDDED_CROP_SIZE = 32
+"""Pixels of a crop of the embedded default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VQSources:
+    """Where the files of Visual Queries lie, and how they are read."""
+
+    annotations: AnnotationSource | None = None
+    """Folder, or subset (``"train"``, ``"val"``, ``"test"``) -> file, if not in
+    ``dataset_root``."""
+    videos: Path | str | None = None
+    """Folder of the clips, if not ``dataset_root/clips``."""
+    backend: Literal["auto", "decord", "pyav"] = "auto"
+    """Decoder, see :func:`~avalanche_vilco.data.media.video.open_video`."""
+    image_size: Annotated[int, Meta(ge=1)] | None = None
+    """Pixels of the square that frames are fitted into; default 448, for the embedded
+    default 128."""
+    crop_size: Annotated[int, Meta(ge=1)] | None = None
+    """Pixels of the square that a crop is scaled to; default ``image_size``, as in
+    VQLoC; for the embedded default 32, about the size of its objects in a frame, since
+    its backbone does not know one texture in two sizes."""
+    n_frames: Annotated[int, Meta(ge=1)] = N_FRAMES
+    """Frames of a window."""
+    augment: bool = False
+    """Change training windows at random (colours, mirroring, a cut-out), all frames of
+    a window alike."""
+    draw_seed: Annotated[int, Meta(ge=0)] = 0
+    """Seed of what is drawn for training samples."""
+    narrations: bool = False
+    """Have training samples carry the object's title, as ViLCo's self-supervision takes
+    it."""
+    missing: Literal["error", "drop"] = "error"
+    """``"error"`` lists all clips whose video is missing, damaged or another one, and
+    stops; ``"drop"`` leaves their queries out and counts them."""
+
+
+@dataclass(frozen=True)
+class VisualFiles:
+    """What was read of a data root."""
+
+    root: DataRoot
+    annotations: VisualAnnotations
+    pictures: VisualPictures
+
+    @property
+    def train_path(self) -> Path:
+        """The file that training queries are of."""
+        return self.annotations.files["train"]
+
+
+def read_visual_files(
+    dataset_root: Path | str | None, sources: VQSources
+) -> VisualFiles:
+    """Find and read the annotations of a data root.
+
+    :param dataset_root: see :func:`~avalanche_vilco.vilco_vq`.
+    :param sources: what lies elsewhere.
+    :raises FileNotFoundError: root or annotation files are absent.
+    :raises DataError: annotations are damaged, or train and val share a parent video.
+    """
+    root = _root(dataset_root, sources)
+    pictures = _pictures(root, sources)
+    files = _files(root, sources.annotations, ("train", "val"))
+    read = read_visual_queries(files)
+    check_disjoint_parents(read.clips.values(), read.files["val"])
+    return VisualFiles(root, read, pictures)
+
+
+def read_unlabelled_files(
+    dataset_root: Path | str | None, sources: VQSources
+) -> VisualFiles:
+    """Find and read the unannotated test file of a data root.
+
+    :param dataset_root: see :func:`~avalanche_vilco.vilco_vq`.
+    :param sources: what lies elsewhere; one annotation path is the test file.
+    :raises FileNotFoundError: root or file are absent.
+    :raises DataError: the file is damaged.
+    """
+    root, source = _root(dataset_root, sources), sources.annotations
+    if isinstance(source, (str, Path)) and not Path(source).expanduser().is_dir():
+        source = {"test": source}
+    elif isinstance(source, Mapping) and "test" not in source and root.folder:
+        source = None
+    pictures = _pictures(root, sources)
+    read = read_unlabelled_visual_queries(_files(root, source, ("test",))["test"])
+    return VisualFiles(root, read, pictures)
+
+
+def _root(dataset_root: Path | str | None, sources: VQSources) -> DataRoot:
+    return find_root(
+        dataset_root,
+        sources.annotations,
+        benchmark="vilco_vq",
+        embedded=mini_vq_root,
+        version=MINI_VQ_VERSION,
+    )
+
+
+def _files(
+    root: DataRoot, source: AnnotationSource | None, subsets: tuple[str, ...]
+) -> dict[str, Path]:
+    names = {subset: OFFICIAL_VQ_FILES[subset] for subset in subsets}
+    return annotation_files(source, root, names, find_vq_files, {})
+
+
+def _pictures(root: DataRoot, sources: VQSources) -> VisualPictures:
+    """Reads the clips, in the sizes that suit them where none is given."""
+    folder = sources.videos
+    if folder is None:
+        if root.folder is None:
+            raise FileNotFoundError(
+                "pass videos=FOLDER with <clip uid>.mp4 for each clip"
+            )
+        folder = root.folder / CLIP_FOLDER
+    image_size, crop_size = sources.image_size, sources.crop_size
+    if root.is_embedded:
+        image_size = image_size or max(MiniVQConfig().frame_size)
+        crop_size = crop_size or EMBEDDED_CROP_SIZE
+    videos = VideoFolder(folder, backend=sources.backend)
+    return VisualPictures(videos, image_size or IMAGE_SIZE, crop_size=crop_size)

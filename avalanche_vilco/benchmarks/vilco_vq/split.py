@@ -1,0 +1,216 @@
+"""Query sets as items, and the protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avalanche_vilco.benchmarks.items import Item
+from avalanche_vilco.benchmarks.manifest import (
+    Category,
+    Pinned,
+    check_source_files,
+    follow_manifest,
+)
+from avalanche_vilco.benchmarks.protocols import (
+    Groups,
+    Protocol,
+    place_by_category,
+    place_exclusively,
+    protocol_table,
+)
+from avalanche_vilco.benchmarks.split import Division, Split, SplitRules, split_items
+from avalanche_vilco.benchmarks.vilco_vq.annotations import (
+    VisualAnnotations,
+    VisualClip,
+    VisualQuery,
+    title_key,
+)
+from avalanche_vilco.benchmarks.vilco_vq.title_groups import (
+    N_EXPERIENCES,
+    balanced_assignment,
+    title_groups,
+)
+
+
+def assign_clips(clips: Sequence[Item], groups: Groups) -> NDArray[np.int64]:
+    """Give each clip to one experience, so that most queries are kept.
+
+    See :func:`~avalanche_vilco.benchmarks.vilco_vq.title_groups.balanced_assignment`.
+
+    :param clips: whole clips of one subset.
+    :param groups: titles of each experience.
+    :return: (clips,) experience, -1 for none.
+    """
+    experience = {title: e for e, group in enumerate(groups) for title in group}
+    asked = np.zeros((len(clips), len(groups)))
+    for row, clip in enumerate(clips):
+        for title in clip.categories:
+            asked[row, experience[title]] += 1
+    return balanced_assignment(asked)
+
+
+def _lost_queries(
+    item: Item, experiences: Sequence[int], groups: Groups, *, has_place: bool
+) -> dict[str, int]:
+    reason = "its title is of another experience than the clip"
+    if not has_place:
+        reason = "the clip has no place in a balanced split"
+    return {reason: int(not experiences)}
+
+
+def _unlisted_queries(
+    item: Item, experiences: Sequence[int], groups: Groups, *, has_place: bool
+) -> dict[str, int]:
+    return {"not in the manifest": int(not experiences)}
+
+
+# Titles do not hold a video back from valid: an object is told by its crop, and most
+# titles are in few clips.
+VQ_PROTOCOLS = protocol_table(
+    Protocol(
+        name="exclusive",
+        version="1",
+        place=place_exclusively(assign_clips),
+        shares_clips=False,
+        valid_of_each=True,
+        losses=_lost_queries,
+    ),
+    Protocol(
+        name="shared_clips",
+        version="1",
+        place=place_by_category,
+        shares_clips=True,
+        valid_of_each=True,
+        losses=_lost_queries,
+    ),
+    # What a public pickle holds; it cannot be made here, because the script that makes
+    # it gives another split each time, in which some clips are in two experiences.
+    Protocol(
+        name="reference",
+        version="1",
+        place=place_by_category,
+        shares_clips=True,
+        valid_share=0.0,
+    ),
+)
+"""Protocols by name."""
+
+VQ_RULES = SplitRules(
+    benchmark="vilco_vq",
+    protocols=VQ_PROTOCOLS,
+    noun="queries",
+    units=("query sets",),
+    key=lambda label_id, name: title_key(name),
+    empty_hint="choose fewer experiences; are videos missing?",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VQDivision(Division):
+    """How queries are divided; titles are the categories."""
+
+    n_experiences: int = N_EXPERIENCES
+    seed: int | None = 0
+    grouping: str = "together"
+    """See :func:`~avalanche_vilco.benchmarks.vilco_vq.title_groups.title_groups`."""
+
+    def group_order(self) -> list[int]:
+        """Groups in order of learning.
+
+        :raises ValueError: the order is not one of the groups.
+        """
+        order, numbers = self.fixed_class_order, range(self.n_experiences)
+        if order is None:
+            return list(numbers)
+        if isinstance(order, str):
+            if order != "groups":
+                raise ValueError(
+                    "expected fixed_class_order 'groups' or a list of group numbers "
+                    f"but got {order!r}"
+                )
+            return np.random.default_rng(self.seed).permutation(numbers).tolist()
+        if sorted(order) != list(numbers):
+            raise ValueError(
+                "expected fixed_class_order to have each of "
+                f"0..{self.n_experiences - 1} once but got {list(order)}"
+            )
+        return list(order)
+
+    def provenance(self) -> dict[str, Any]:
+        """What manifests say of how a split was made."""
+        return {**super().provenance(), "grouping": self.grouping}
+
+
+def query_items(
+    queries: Iterable[VisualQuery], clips: Mapping[str, VisualClip]
+) -> list[Item]:
+    """Query sets as items; the key of the title is the only category.
+
+    :param queries: annotated queries of train and val.
+    :param clips: their clips.
+    """
+    return [
+        Item(
+            query.query_id,
+            query.clip_id,
+            clips[query.clip_id].video_id,
+            query.subset,
+            (query.title_key,),
+            query,
+        )
+        for query in queries
+    ]
+
+
+def divide_queries(items: Sequence[Item], division: VQDivision) -> Split:
+    """Divide queries over streams and experiences.
+
+    :param items: queries of train and val, in file order.
+    :param division: what the user asks for.
+    :raises ValueError: the protocol cannot be made here, or the division does not fit
+        the titles.
+    """
+    protocol = VQ_RULES.protocol(division.protocol)
+    if protocol.name == "reference":
+        raise ValueError("protocol 'reference' comes from the public pickle alone")
+    order = division.group_order()
+    groups = title_groups(
+        items,
+        n_experiences=division.n_experiences,
+        seed=division.seed or 0,
+        grouping=division.grouping,
+    )
+    split = split_items(
+        items, [groups[i] for i in order], protocol, division.valid_share
+    )
+    return replace(split, provenance={**division.provenance(), **split.provenance})
+
+
+def follow_queries(
+    items: Sequence[Item], pinned: Pinned, read: VisualAnnotations
+) -> Split:
+    """The split that a manifest names.
+
+    :param items: queries of train and val.
+    :param pinned: a valid manifest.
+    :param read: the annotations.
+    :raises DataError: the manifest is of other data.
+    """
+    paths = {path.name: path for path in read.files.values()}
+    check_source_files(pinned, read.report.files, paths)
+    split = follow_manifest(pinned, items, VQ_RULES)
+    return replace(split, protocol=replace(split.protocol, losses=_unlisted_queries))
+
+
+def title_categories(groups: Groups) -> dict[Any, Category]:
+    """Titles as a manifest has them, with numbers in alphabetical order.
+
+    :param groups: titles of each experience.
+    """
+    return {t: Category(i, t) for i, t in enumerate(sorted(chain(*groups)))}
