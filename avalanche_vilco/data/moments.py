@@ -106,8 +106,9 @@ class MomentDataset(Dataset[Sample]):
         return len(self.samples)
 
     def __getitem__(self, index: int) -> Sample:
-        """Inputs and targets of a sample, dicts of unbatched tensors as in
-        :class:`~avalanche_vilco.core.batch.ClipBatch` and
+        """Inputs and targets of a sample, as dicts of unbatched tensors.
+
+        They are those of :class:`~avalanche_vilco.core.batch.ClipBatch` and
         :class:`~avalanche_vilco.core.batch.MomentTargets`.
         """
         index = range(len(self))[index]
@@ -143,8 +144,9 @@ class MomentDataset(Dataset[Sample]):
         return FLOAT32_BYTES * round(steps) * self.store.width
 
     def scrambled(self: Stream, seed: int) -> Stream | None:
-        """The same samples with features that say nothing about their clip, for the
-        chance level; see :class:`~avalanche_vilco.data.features.ShuffledFeatures`.
+        """The same samples with features that say nothing about their clip.
+
+        For the chance level: :class:`~avalanche_vilco.data.features.ShuffledFeatures`.
 
         :param seed: of the shuffle.
         :return: None if there are fewer than two clips to exchange features of.

@@ -34,7 +34,6 @@ from avalanche_vilco.data.features import (
     StoredFeatures,
     open_features,
     pack_features,
-    pack_features_lmdb,
     resize_steps,
 )
 from avalanche_vilco.data.features.store import Header
@@ -69,7 +68,7 @@ def write_packed(clips: Clips, path: Path, dtype: torch.dtype) -> Path:
 
 
 def write_raw_lmdb(clips: Clips, path: Path) -> Path:
-    return pack_features_lmdb(_InMemory(clips), clips, path)
+    return pack_features(_InMemory(clips), clips, path.with_suffix(".lmdb"))
 
 
 def write_npz_lmdb(save: Callable[..., None]) -> Callable:

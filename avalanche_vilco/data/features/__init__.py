@@ -4,10 +4,11 @@
 """
 
 from avalanche_vilco.data.features.concatenated import ConcatFeatures
-from avalanche_vilco.data.features.database import LmdbFeatures, pack_features_lmdb
+from avalanche_vilco.data.features.database import LmdbFeatures
 from avalanche_vilco.data.features.folder import SUFFIXES, FeatureFolder
 from avalanche_vilco.data.features.npz import NpzFeatures
-from avalanche_vilco.data.features.packed import PackedFeatures, pack_features
+from avalanche_vilco.data.features.packed import PackedFeatures
+from avalanche_vilco.data.features.packing import pack_features
 from avalanche_vilco.data.features.parent import ParentCut, ParentFeatures
 from avalanche_vilco.data.features.sources import (
     FeatureSource,
@@ -45,6 +46,5 @@ __all__ = [
     "open_features",
     "open_tokens",
     "pack_features",
-    "pack_features_lmdb",
     "resize_steps",
 ]

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
+from torch import Tensor
 
-from avalanche_vilco.core.files import written_whole
 from avalanche_vilco.core.handles import LmdbValues, import_lmdb
 from avalanche_vilco.data.features.npz import npz_array, npz_header
-from avalanche_vilco.data.features.packed import plan_packing, read_all
-from avalanche_vilco.data.features.store import FeatureStore, Header, KeyedFeatures
+from avalanche_vilco.data.features.store import Header, KeyedFeatures
 
 DATA_FILE = "data.mdb"
 
@@ -24,13 +20,12 @@ _RAW = struct.Struct("<4sBxxxIId8x")
 _RAW_MAGIC = b"AVF1"
 _ZIP_MAGIC = b"PK"
 _DTYPES: dict[int, np.dtype] = {1: np.dtype("<f4"), 2: np.dtype("<f2")}
-_CODES = {torch.float32: 1, torch.float16: 2}
 
 
 class LmdbFeatures(KeyedFeatures[LmdbValues]):
     """An LMDB with a value a clip, the clip's uid its key.
 
-    A value is an array as :func:`pack_features_lmdb` writes it, or an npz archive
+    A value is an array as :func:`pack_features` writes it, or an npz archive
     with ``token_features`` or ``features``, the form of public code; uncompressed
     archives are read in place. The database is opened once a process, read-only,
     without locks (it may lie on a read-only or network file system) and with the
@@ -112,42 +107,12 @@ def _raw_array(value: memoryview) -> np.ndarray:
     return np.frombuffer(value, dtype, offset=_RAW.size).reshape(steps, channels)
 
 
-def pack_features_lmdb(
-    store: FeatureStore,
-    clip_ids: Iterable[str],
-    path: Path | str,
-    *,
-    dtype: torch.dtype = torch.float32,
-    show_progress: bool = False,
-) -> Path:
-    """Copy features of any store into an LMDB of raw arrays.
+def raw_value(features: Tensor, time_scale: float) -> bytes:
+    """A raw array as a value.
 
-    :func:`pack_features` writes a safetensors file, which reads faster; arguments and
-    errors are as there.
-
-    :param path: folder to make.
-    :raises ImportError: the package ``lmdb`` is not installed.
-    :raises ValueError: another dtype, no clip, or an id that is too long a key.
+    :param features: (T, C), float32 or float16.
+    :param time_scale: see :meth:`FeatureStore.time_scale`.
     """
-    path = Path(path)
-    plan = plan_packing(store, clip_ids, path, dtype)
-    steps = read_all(store, plan, dtype, show_progress)
-    n_bytes = sum(t * c * dtype.itemsize + 2**14 for t, c in plan.values()) + 2**26
-    with written_whole(path) as folder:
-        with import_lmdb().open(str(folder), map_size=n_bytes, sync=False) as database:
-            for clip_id, features in zip(plan, steps, strict=True):
-                fields = *plan[clip_id], store.time_scale(clip_id)
-                header = _RAW.pack(_RAW_MAGIC, _CODES[dtype], *fields)
-                _put(database, clip_id, header + features.numpy().tobytes())
-            database.sync(True)
-        (folder / "lock.mdb").unlink(missing_ok=True)
-    return path
-
-
-def _put(database: Any, clip_id: str, value: bytes) -> None:
-    key, limit = clip_id.encode(), database.max_key_size()
-    if not 0 < len(key) <= limit:
-        raise ValueError(f"expected an id of 1 to {limit} bytes but got {clip_id!r}")
-    # A transaction a clip: one for all would hold every page in memory.
-    with database.begin(write=True) as transaction:
-        transaction.put(key, value)
+    array = features.numpy()
+    code = next(code for code, dtype in _DTYPES.items() if dtype == array.dtype)
+    return _RAW.pack(_RAW_MAGIC, code, *array.shape, time_scale) + array.tobytes()

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,6 @@ from avalanche_vilco.data.features import (
     PackedFeatures,
     open_features,
     pack_features,
-    pack_features_lmdb,
 )
 from avalanche_vilco.data.features import packed as packed_module
 from avalanche_vilco.data.features import store as store_module
@@ -65,16 +63,17 @@ def test_file_is_opened_once_for_many_reads(packed, monkeypatch):
     assert len(opened) == 1
 
 
-@pytest.fixture(params=[pack_features, pack_features_lmdb])
-def pack(request: pytest.FixtureRequest) -> Callable[..., Path]:
-    if request.param is pack_features_lmdb:
+@pytest.fixture(params=[".safetensors", ".lmdb"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Where to pack."""
+    if request.param == ".lmdb":
         pytest.importorskip("lmdb", reason="the optional extra lmdb is missing")
-    return request.param
+    return tmp_path / f"target{request.param}"
 
 
-def test_resized_features_keep_their_timeline_when_packed(pack, source, tmp_path):
+def test_resized_features_keep_their_timeline_when_packed(target, source):
     grid = GridFeatures(source, 32)
-    store = open_features(pack(grid, IDS, tmp_path / "grid.safetensors"))
+    store = open_features(pack_features(grid, IDS, target))
     store.preflight({clip_id: T + i for i, clip_id in enumerate(IDS)})
     for clip_id in IDS:
         assert torch.equal(store.read(clip_id), grid.read(clip_id))
@@ -84,41 +83,39 @@ def test_resized_features_keep_their_timeline_when_packed(pack, source, tmp_path
 
 
 def test_faults_of_the_source_are_all_listed_and_nothing_is_written(
-    pack, source, tmp_path
+    target, source, tmp_path
 ):
     (source.folder / "bad.npy").write_bytes(b"no array")
     np.save(source.folder / "wide.npy", np.ones((T, C + 1), np.float32))
-    path = tmp_path / "packed.safetensors"
     before = sorted(tmp_path.iterdir())
     with pytest.raises(FeatureError) as caught:
-        pack(source, [*IDS, "gone", "bad", "wide"], path)
+        pack_features(source, [*IDS, "gone", "bad", "wide"], target)
     faults = caught.value.faults
     assert [fault.split(":")[0] for fault in faults] == ["gone", "bad", "wide"]
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_fault_in_the_middle_leaves_nothing_behind(pack, source, tmp_path):
+def test_a_fault_in_the_middle_leaves_nothing_behind(target, source, tmp_path):
     array = np.ones((T, C), np.float32)
     array[3, 3] = np.nan
     np.save(source.folder / "nan.npy", array)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(FeatureError, match=r"nan: nan\.npy holds NaN"):
-        pack(source, [*IDS, "nan"], tmp_path / "packed.safetensors")
+        pack_features(source, [*IDS, "nan"], target)
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_values_that_half_precision_cannot_hold_are_refused(pack, source, tmp_path):
+def test_values_that_half_precision_cannot_hold_are_refused(target, source):
     np.save(source.folder / "big.npy", np.full((T, C), 1e6, np.float32))
-    path = tmp_path / "half.safetensors"
     with pytest.raises(FeatureError, match=r"big: .*too large for torch\.float16"):
-        pack(source, [*IDS, "big"], path, dtype=torch.float16)
-    assert not path.exists()
+        pack_features(source, [*IDS, "big"], target, dtype=torch.float16)
+    assert not target.exists()
 
 
-def test_what_is_there_is_not_overwritten(pack, packed, source):
+def test_what_is_there_is_not_overwritten(packed, source):
     content = packed.read_bytes()
     with pytest.raises(FileExistsError, match="remove it or choose another path"):
-        pack(source, IDS, packed)
+        pack_features(source, IDS, packed)
     assert packed.read_bytes() == content
 
 
@@ -127,7 +124,7 @@ def test_what_is_there_is_not_overwritten(pack, packed, source):
     [
         (
             {"path": "packed.bin"},
-            r"a \.safetensors path but got 'packed\.bin'",
+            r"a \.safetensors or \.lmdb path but got 'packed\.bin'",
         ),
         ({"dtype": torch.int8}, r"float32 or torch\.float16 but got torch\.int8"),
         ({"clip_ids": []}, "at least one clip to pack"),

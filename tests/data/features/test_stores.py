@@ -29,7 +29,6 @@ from avalanche_vilco.data.features import (
     ShuffledFeatures,
     open_features,
     pack_features,
-    pack_features_lmdb,
 )
 from avalanche_vilco.data.moments import MomentClip, MomentDataset, MomentSample
 
@@ -83,7 +82,7 @@ def in_packed_file(path: Path) -> FeatureStore:
 def in_raw_lmdb(path: Path) -> FeatureStore:
     (path / "source").mkdir()
     source = in_pt(path / "source")
-    return open_features(pack_features_lmdb(source, STEPS, path / "lmdb"))
+    return open_features(pack_features(source, STEPS, path / "a.lmdb"))
 
 
 def lmdb_of(path: Path, values: dict[str, bytes]) -> Path:
@@ -272,12 +271,12 @@ def test_forked_process_reads_what_its_parent_opened(store):
     assert torch.equal(store.read("clip-a"), expected)
 
 
-@pytest.mark.parametrize("pack", [pack_features, pack_features_lmdb])
-def test_half_precision_is_half_the_size_and_reads_as_float32(pack, folder, tmp_path):
-    if pack is pack_features_lmdb:
+@pytest.mark.parametrize("suffix", [".safetensors", ".lmdb"])
+def test_half_precision_is_half_the_size_and_reads_as_float32(suffix, folder, tmp_path):
+    if suffix == ".lmdb":
         pytest.importorskip("lmdb", reason="the optional extra lmdb is missing")
-    name = "half.safetensors" if pack is pack_features else "half"
-    path = pack(FeatureFolder(folder), STEPS, tmp_path / name, dtype=torch.float16)
+    path = tmp_path / f"half{suffix}"
+    pack_features(FeatureFolder(folder), STEPS, path, dtype=torch.float16)
     store = open_features(path)
     store.preflight(STEPS)
     for clip_id, features in tensors().items():
@@ -294,7 +293,7 @@ def test_what_lies_at_a_path_decides_the_store(folder, tmp_path):
     pytest.importorskip("lmdb", reason="the optional extra lmdb is missing")
     source = FeatureFolder(folder)
     packed = pack_features(source, STEPS, tmp_path / "a.safetensors")
-    database = pack_features_lmdb(source, STEPS, tmp_path / "b")
+    database = pack_features(source, STEPS, tmp_path / "b.lmdb")
     assert type(open_features(folder)) is FeatureFolder
     assert type(open_features(packed)) is PackedFeatures
     assert type(open_features(database)) is LmdbFeatures

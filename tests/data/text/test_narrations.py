@@ -83,8 +83,8 @@ def test_sentences_come_by_clip_and_in_order_of_time(tmp_path):
 
 def test_sentence_with_several_windows_is_several_narrations(tmp_path):
     path = sentences(tmp_path, item("q", 0, 0, timestamps=[[5, 6], [1, 2]]))
-    told = read_narrations(path)[0]["a"]
-    assert [(one.start_sec, one.end_sec) for one in told] == [(1, 2), (5, 6)]
+    found = read_narrations(path)[0]["a"]
+    assert [(one.start_sec, one.end_sec) for one in found] == [(1, 2), (5, 6)]
 
 
 def test_text_and_further_fields_are_optional(tmp_path):
@@ -134,11 +134,11 @@ def test_whatever_the_windows_counts_add_up_and_kept_ones_are_legal(windows):
         path.write_text(lines)
         by_clip, report = read_narrations(path, {"a": 10.0})
     tally = report.stage("narrations", "sentences")
-    told = by_clip.get("a", ())
+    found = by_clip.get("a", ())
     assert tally.read == len(windows)
-    assert tally.passed_on == len(told)
-    assert list(told) == sorted(told)
-    assert all(0 <= one.start_sec <= one.end_sec <= 10 for one in told)
+    assert tally.passed_on == len(found)
+    assert list(found) == sorted(found)
+    assert all(0 <= one.start_sec <= one.end_sec <= 10 for one in found)
 
 
 @pytest.mark.parametrize(
@@ -189,15 +189,15 @@ def test_absent_file_is_named(tmp_path):
 
 
 def test_narrations_inside_a_widened_window_are_chosen():
-    told = [Narration(start, start + 2, str(start), "a", "") for start in range(12)]
+    found = [Narration(start, start + 2, str(start), "a", "") for start in range(12)]
     windows = np.array([[4.0, 7.0], [5.0, 6.0]])
-    once = narrations_near_windows(told, windows)
+    once = narrations_near_windows(found, windows)
     assert [one.start_sec for one in once] == [3, 4, 5, 6]
-    repeated = narrations_near_windows(told, windows, is_repeated=True)
+    repeated = narrations_near_windows(found, windows, is_repeated=True)
     assert [one.start_sec for one in repeated] == [3, 4, 4, 5, 5, 6]
-    assert narrations_near_windows(told, np.zeros((0, 2))) == []
+    assert narrations_near_windows(found, np.zeros((0, 2))) == []
     assert [
-        one.start_sec for one in narrations_near_windows(told, windows, margin_sec=0)
+        one.start_sec for one in narrations_near_windows(found, windows, margin_sec=0)
     ] == [4, 5]
 
 
