@@ -23,7 +23,7 @@ from avalanche_vilco.core.terminal import one_line
 
 Role = Literal["predictions", "annotations"]
 Row = dict[str, float]
-"""Score in [0, 1] by threshold, and :data:`MEAN`."""
+"""Score in [0, 1] by threshold, and ``MEAN``."""
 T = TypeVar("T")
 
 MEND = "mend it, or write the file again"

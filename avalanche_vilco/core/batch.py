@@ -22,13 +22,13 @@ Index = int | slice | Sequence[int] | Tensor
 class TensorBatch:
     """Named tensors that share dim 0 and together act like one tensor along it.
 
-    Subclasses list their fields in :attr:`padding`: name -> value that fills ragged
+    Subclasses list their fields in ``padding``: name -> value that fills ragged
     trailing dims when batches of unequal size are concatenated. Fields listed in
-    :attr:`optional` may be absent, which reads as filled with their value. Offers
+    ``optional`` may be absent, which reads as filled with their value. Offers
     ``to``, ``len``, ``size``, ``shape``, ``device``, indexing, ``clone``, ``detach``,
     ``cpu``, ``pin_memory`` and ``torch.cat``.
 
-    :param fields: one tensor for each name in :attr:`padding`.
+    :param fields: one tensor for each name in ``padding``.
     :raises TypeError: a field is absent or unknown.
     :raises ValueError: fields disagree on dim 0.
     """

@@ -20,7 +20,7 @@ from avalanche_vilco.data.text.narrations import (
     NARRATION_LMDB,
 )
 from avalanche_vilco.evaluation.seeds import Interval, SeedSummary, summarise_seeds
-from avalanche_vilco.reports.runs import Run, RunSettings, Score
+from avalanche_vilco.reports.runs import Run, Configuration, Score
 
 Number = Literal["average", "bwf", "chance"]
 Facts = Mapping[str, str]
@@ -256,7 +256,7 @@ def _methods(groups: Sequence[Mapping[int, Run]]) -> list[Method]:
 
 
 def _label(
-    config: RunSettings, configs: Sequence[RunSettings], usual_model: str
+    config: Configuration, configs: Sequence[Configuration], usual_model: str
 ) -> str:
     """The strategy, with what tells it from others of its setting."""
     rivals = [c.strategy_options for c in configs if c.strategy == config.strategy]

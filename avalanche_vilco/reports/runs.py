@@ -44,7 +44,7 @@ class Memory(msgspec.Struct, frozen=True):
     auxiliary_bytes: _Count
 
 
-class RunSettings(msgspec.Struct, frozen=True):
+class Configuration(msgspec.Struct, frozen=True):
     """What every configuration has; others are in :attr:`Run.config`."""
 
     benchmark: _Name
@@ -86,7 +86,7 @@ class DataFacts(msgspec.Struct, frozen=True):
 class RunResults(msgspec.Struct, frozen=True):
     """Content of a results file."""
 
-    config: RunSettings
+    config: Configuration
     benchmark: BenchmarkInfo
     versions: dict[str, str]
     data: DataFacts

@@ -47,7 +47,7 @@ class ClassSlotBuffer(ExemplarsBuffer):
     Each query keeps up to ``max_size // queries seen`` random clips with a window of
     it. A clip is kept whole, with the windows of all queries asked of it, and may fill
     slots of several queries; it is replayed once an epoch all the same, so
-    :attr:`buffer` holds fewer samples than there are entries::
+    ``buffer`` holds fewer samples than there are entries::
 
         ReplayPlugin(1010, storage_policy=ClassSlotBuffer(1010))
 
@@ -65,7 +65,7 @@ class ClassSlotBuffer(ExemplarsBuffer):
         super().__init__(max_size)
         self.seed = seed
         self.slots: dict[int, list[int]] = {}
-        """Query channel -> its clips, as positions in :attr:`buffer`."""
+        """Query channel -> its clips, as positions in ``buffer``."""
         self._n_updates = 0
 
     @property
@@ -154,7 +154,7 @@ class QueryQuotaBuffer(ExemplarsBuffer):
         super().__init__(max_size)
         self.ranking: dict[int, list[int]] = {}
         """Query channel -> the stored samples that have it, as positions in
-        :attr:`buffer`, best first."""
+        ``buffer``, best first."""
         self._turn: dict[int, tuple[int, int]] = {}
         self._n_updates = 0
 

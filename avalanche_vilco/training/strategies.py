@@ -5,7 +5,7 @@ development head too, bring an evaluator that fits and mend what stock leaves un
 They take the arguments of the stock class of the same name, and those of their plugin.
 What each does here stands in docs/strategies.md, kept by a test.
 
-A new method is a plugin, a class here and a row of :data:`STRATEGIES`; command line,
+A new method is a plugin, a class here and a row of ``STRATEGIES``; command line,
 help texts and default options are made from the row.
 """
 
@@ -256,7 +256,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 def find_strategy(name: str) -> Strategy:
     """The strategy of a name.
 
-    :param name: one of :data:`STRATEGIES`.
+    :param name: one of ``STRATEGIES``.
     :raises ValueError: unknown; names close ones and lists all.
     """
     return look_up("strategy", name, STRATEGIES)

@@ -4,7 +4,7 @@ It stands in for the licensed data, in the same on-disk layout, so that the same
 readers, benchmarks and metrics run on it. It is made to be *like* the real annotation
 file (see ``docs/mini_mq.md`` for both sets of statistics), drawn from a fixed seed on
 first use, cached, and frozen: a change to what it contains needs a new
-:data:`MINI_MQ_VERSION`. Scores on it say nothing about scores on the real data.
+``MINI_MQ_VERSION``. Scores on it say nothing about scores on the real data.
 """
 
 from __future__ import annotations

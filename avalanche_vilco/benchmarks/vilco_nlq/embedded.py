@@ -5,7 +5,7 @@ readers, benchmarks and metrics run on it. Clips hold events; a question names s
 parts of an event and asks for another, so that the words are needed to tell which of
 the clip's events answers it (see ``docs/mini_nlq.md``). It is drawn from a fixed seed
 on first use, cached, and frozen: a change to what it contains needs a new
-:data:`MINI_NLQ_VERSION`. Scores on it say nothing about scores on the real data.
+``MINI_NLQ_VERSION``. Scores on it say nothing about scores on the real data.
 """
 
 from __future__ import annotations

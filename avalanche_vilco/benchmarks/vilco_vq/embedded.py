@@ -5,7 +5,7 @@ frames a second, ``clips/<clip_uid>.mp4``, and annotations in Ego4D's own form, 
 the same readers, benchmarks and metrics run on it. Clips show textured objects that
 move, come and go before a moving background (see ``docs/vilco_vq.md``). It is drawn
 from a fixed seed on first use, cached, and frozen: a change to what it contains needs a
-new :data:`MINI_VQ_VERSION`. Scores on it say nothing about scores on the real data.
+new ``MINI_VQ_VERSION``. Scores on it say nothing about scores on the real data.
 """
 
 from __future__ import annotations
