@@ -20,7 +20,7 @@ from avalanche_vilco.data.text.narrations import (
     NARRATION_LMDB,
 )
 from avalanche_vilco.evaluation.seeds import Interval, SeedSummary, summarise_seeds
-from avalanche_vilco.reports.runs import Run, Configuration, Score
+from avalanche_vilco.reports.runs import Configuration, Run, Score
 
 Number = Literal["average", "bwf", "chance"]
 Facts = Mapping[str, str]
