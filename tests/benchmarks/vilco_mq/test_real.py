@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader
 
 from avalanche_vilco import MomentLoss, vilco_mq, vilco_mq_tiny
 from avalanche_vilco.benchmarks.vilco_mq.annotations import DUPLICATE_TOLERANCE_SEC
+from avalanche_vilco.core.errors import FeatureError
+from avalanche_vilco.experiments.doctor import examine
 from avalanche_vilco.training.templates import localization_evaluator
 
 WIDTH = 16
@@ -209,6 +211,8 @@ def test_dropped_clips_change_the_denominator(annotations, raw, features, tmp_pa
         sources={"annotations": annotations, "features": tmp_path, "missing": "drop"}
     ).report
     assert report.stage("features", "clips").rejected == {"no feature file": 507}
+    line = "features: 2007 clips read = 1500 kept + 507 rejected (no feature file)"
+    assert line in str(report).splitlines()
     # What is left is less balanced: six clips ask only for queries of a full one.
     assert report.outcomes("clips") == {
         "in the streams": 1_494,
@@ -217,6 +221,36 @@ def test_dropped_clips_change_the_denominator(annotations, raw, features, tmp_pa
         "protocol exclusive: no place in an experience that asks for it": 6,
     }
     assert sum(report.outcomes("windows").values()) == 17_855
+
+
+def test_all_missing_files_are_listed_before_the_first_step_and_by_doctor(
+    annotations, raw, features, tmp_path
+):
+    labelled = {uid: r for uid, r in raw.items() if r["annotations"]}
+    gone = {
+        subset: [uid for uid, r in labelled.items() if r["subset"] == subset][::200][:n]
+        for subset, n in (("train", 3), ("val", 2))
+    }
+    for uid in labelled.keys() - {*gone["train"], *gone["val"]}:
+        (tmp_path / f"{uid}.npy").symlink_to(features / f"{uid}.npy")
+    with pytest.raises(FeatureError, match="5 faults in feature files") as caught:
+        vilco_mq(sources={"annotations": annotations, "features": tmp_path})
+    listed = {fault.split(":")[0] for fault in caught.value.faults}
+    assert listed == {*gone["train"], *gone["val"]}
+    assert all(uid in str(caught.value) for uid in listed)
+    found = examine(tmp_path, annotations=annotations, features=tmp_path)
+    faults = [one for one in found.findings if one.severity == "fault"]
+    assert {fault.records for fault in faults} == {
+        tuple(gone["train"]),
+        tuple(gone["val"]),
+    }
+    assert [fault.problem for fault in faults] == [
+        "3 train clips have no features",
+        "2 val clips have no features",
+    ]
+    notes = {one.part: one for one in found.findings if one.severity == "note"}
+    assert len(notes["features"].records) == 488
+    assert found.counts["annotations"]["windows"] == 17_833
 
 
 # Training
