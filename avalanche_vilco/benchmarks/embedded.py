@@ -12,14 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from avalanche_vilco.core.files import cache_folder, sha256_of
 from avalanche_vilco.core.random import seeded_stream
 
+T = TypeVar("T")
 Array: TypeAlias = NDArray[np.float64]
 Record: TypeAlias = dict[str, Any]
 
@@ -27,6 +29,17 @@ MANIFEST_FILE = "manifest.json"
 SUBSETS = ("train", "val", "test")
 
 _SUBSTEPS = 8
+
+
+def read_packaged(module: str, name: str, schema: type[T]) -> T:
+    """Words and numbers that lie beside a module as YAML.
+
+    :param module: its ``__file__``.
+    :param name: of the file beside it.
+    :param schema: what the file holds.
+    """
+    content = Path(module).with_name(name).read_bytes()
+    return msgspec.yaml.decode(content, type=schema)
 
 
 def unit(rows: Array) -> Array:

@@ -20,9 +20,17 @@ import msgspec
 
 from avalanche_vilco.benchmarks.items import Item
 from avalanche_vilco.benchmarks.protocols import STREAMS, Protocol
-from avalanche_vilco.benchmarks.split import Division, Split, SplitRules, divide
+from avalanche_vilco.benchmarks.split import (
+    Division,
+    Split,
+    SplitRules,
+    check_training,
+    count_split,
+    divide,
+)
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import write_atomically
+from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.core.schema import convert, decode_json_object
 
 MANIFEST_FORMAT = "avalanche_vilco split"
@@ -161,22 +169,16 @@ def open_manifest(
     # The form needs its name and version even where the type has a default.
     raw = {"format": None, "format_version": None, **raw}
     manifest = convert(raw, SplitManifest, file, hint=_HINT)
-    check_manifest(manifest, rules, file)
+    _check_manifest(manifest, rules, file)
     if division is not None:
         division.check_left_out(file, manifest.protocol)
     return Pinned(manifest, file)
 
 
-def check_manifest(
+def _check_manifest(
     manifest: SplitManifest, rules: SplitRules, file: Path | str
 ) -> None:
-    """Refuse a manifest that this package cannot follow, or that contradicts itself.
-
-    :param manifest: to check.
-    :param rules: of the benchmark.
-    :param file: named in errors.
-    :raises DataError: names the field.
-    """
+    """Refuse a manifest that this package cannot follow, or that contradicts itself."""
     for field, value in (
         ("format", MANIFEST_FORMAT),
         ("format_version", MANIFEST_VERSION),
@@ -243,20 +245,20 @@ def _check_categories(
 def _check_repeats(
     manifest: SplitManifest, rules: SplitRules, protocol: Protocol, file: Path | str
 ) -> None:
-    repeats = rules.repeats_items(protocol)
-    first_place: dict[str, tuple[str, int]] = {}
+    places: dict[str, list[tuple[str, int]]] = {}
     for name, experiences in manifest.streams.items():
         for e, item_ids in enumerate(experiences):
-            seen: set[str] = set()
-            for i, item_id in enumerate(item_ids):
-                first = first_place.setdefault(item_id, (name, e))
-                is_new = first == (name, e) and item_id not in seen
-                seen.add(item_id)
-                if is_new or (repeats and first[0] == name and first[1] < e):
-                    continue
-                problem = f"{item_id} is in {first[0]}[{first[1]}] already"
-                field = f"streams.{name}[{e}][{i}]"
-                raise DataError(file, problem, field=field)
+            for item_id in item_ids:
+                places.setdefault(item_id, []).append((name, e))
+    repeats = rules.repeats_items(protocol)
+    for item_id, found in places.items():
+        is_one_stream = len({name for name, _ in found}) == 1
+        if len(found) > len(set(found)) or (
+            len(found) > 1 and not (repeats and is_one_stream)
+        ):
+            (first, e), (again, later) = found[:2]
+            problem = f"{item_id} is in {first}[{e}] already"
+            raise DataError(file, problem, field=f"streams.{again}[{later}]")
 
 
 # --- Follow ---------------------------------------------------------------------------
@@ -306,7 +308,7 @@ def follow_manifest(
     return split
 
 
-def divide_or_follow(
+def settle_split(
     items: Sequence[Item],
     present: Sequence[Item],
     division: Division,
@@ -314,11 +316,12 @@ def divide_or_follow(
     rules: SplitRules,
     *,
     names: Mapping[int, str],
-    digests: Mapping[str, str],
+    report: DataReport,
     paths: Mapping[str, Path],
+    train_path: Path,
     subsets: Mapping[str, str] | None = None,
 ) -> Split:
-    """The split that a manifest names, else the one that the user asks for.
+    """The split that a manifest names, else the one that the user asks for, counted.
 
     :param items: all annotated items.
     :param present: those whose data are there, which the split has.
@@ -326,20 +329,25 @@ def divide_or_follow(
     :param pinned: the manifest, if there is one.
     :param rules: of the benchmark.
     :param names: category id -> name of all categories.
-    :param digests: annotation file -> SHA-256 of what was read.
+    :param report: has the annotation files' hashes, and gets the counts.
     :param paths: annotation file -> place.
+    :param train_path: the file of training items.
     :param subsets: see :func:`follow_manifest`.
-    :raises DataError: the manifest is of other data.
+    :raises DataError: the manifest is of other data, or an experience has nothing to
+        train on.
     :raises ValueError: the division does not fit the categories.
     """
     if pinned is not None:
-        check_source_files(pinned, digests, paths)
+        check_source_files(pinned, report.files, paths)
         split = follow_manifest(pinned, items, rules, names=names, subsets=subsets)
     else:
         protocol = rules.protocol(division.protocol)
         chosen = items if protocol.splits_before_dropping else present
         split = divide(chosen, sorted(names), division, rules)
-    return split.only(present)
+    split = split.only(present)
+    count_split(present, split, rules, report)
+    check_training(split, rules, train_path)
+    return split
 
 
 def check_source_files(

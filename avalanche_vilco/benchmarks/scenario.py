@@ -31,7 +31,7 @@ from avalanche_vilco.benchmarks.manifest import (
     SplitManifest,
     write_manifest,
 )
-from avalanche_vilco.benchmarks.split import balancing_targets
+from avalanche_vilco.benchmarks.split import Split, balancing_targets
 from avalanche_vilco.core.report import DataReport
 
 
@@ -294,3 +294,55 @@ class QueryIncrementalScenario(Scenario):
     def text_dim(self) -> int:
         """Width of the queries' token features."""
         return int(self.queries[0].tokens.shape[-1])
+
+
+def query_scenario(
+    split: Split,
+    manifest: SplitManifest,
+    datasets: Mapping[str, Any],
+    *,
+    sizes: Mapping[str, Sequence[int]] | None = None,
+    tokens: Callable[[str], Tensor],
+    class_indices: Callable[[Any], Sequence[int]],
+    return_task_id: bool,
+    info: Mapping[str, Any],
+    report: DataReport,
+) -> QueryIncrementalScenario:
+    """The scenario of a split, where each category is a query.
+
+    :param split: the split.
+    :param manifest: of the split.
+    :param datasets: samples of each stream, experience after experience.
+    :param sizes: samples of each experience; default its items.
+    :param tokens: see :func:`learnt_queries`.
+    :param class_indices: see :func:`query_streams`.
+    :param return_task_id: label samples with their experience instead of 0.
+    :param info: what results say besides.
+    :param report: what was read, kept and rejected.
+    """
+    groups = learnt_queries(manifest.groups, tokens)
+    streams = query_streams(
+        datasets,
+        split.sizes() if sizes is None else sizes,
+        groups,
+        class_indices=class_indices,
+        return_task_id=return_task_id,
+    )
+    common = {
+        "benchmark": manifest.benchmark,
+        "protocol": manifest.protocol,
+        "protocol_version": manifest.protocol_version,
+        "queries_per_experience": list(map(len, split.groups)),
+        "order": list(chain(*split.groups)),
+        "comparable_with_paper": False,
+        "uses_ground_truth_at_test": False,
+        "task_labels": "experience" if return_task_id else "0",
+    }
+    return QueryIncrementalScenario(
+        streams,
+        queries=list(chain(*groups)),
+        datasets=datasets,
+        info={**common, **info},
+        report=report,
+        manifest=manifest,
+    )

@@ -157,14 +157,25 @@ def annotation_files(
 
 
 def open_clip_features(
-    sources: FeatureSources, root: DataRoot, clips: Iterable[MomentClip]
-) -> FeatureStore:
-    """The features of clips.
+    items: Sequence[Item],
+    clips: Mapping[str, MomentClip],
+    sources: FeatureSources,
+    root: DataRoot,
+    report: DataReport,
+    units: Sequence[str],
+) -> tuple[FeatureStore, list[Item]]:
+    """The features of clips, and the items whose clips have them.
 
-    :param sources: where they are.
+    :param items: all items.
+    :param clips: clip id -> clip that may be read; cut from videos where the source
+        has these.
+    :param sources: where features are, and what becomes of items without.
     :param root: the root.
-    :param clips: clips that may be read; cut from videos where the source has these.
+    :param report: where to count items that are left out.
+    :param units: what their windows count as.
     :raises FileNotFoundError: neither features nor a root are given.
+    :raises FeatureError: features are missing, damaged or of another length; lists
+        all.
     :raises ValueError: it is not known where in its video a clip starts.
     """
     source = sources.features
@@ -172,9 +183,19 @@ def open_clip_features(
         if root.folder is None:
             raise FileNotFoundError("pass features=FOLDER with one file a clip")
         source = root.folder / FEATURE_FOLDER
-    cuts = _cuts(list(clips)) if sources.features_of == "videos" else None
+    is_cut = sources.features_of == "videos"
+    cuts = _cuts(list(clips.values())) if is_cut else None
     store = open_features(source, cuts=cuts, grid=sources.grid)
-    return CachedFeatures(store, EMBEDDED_CACHE_BYTES) if root.is_embedded else store
+    if root.is_embedded:
+        store = CachedFeatures(store, EMBEDDED_CACHE_BYTES)
+    if sources.missing == "drop":
+        missing = store.missing(dict.fromkeys(item.clip_id for item in items))
+        reasons = dict.fromkeys(missing, "no feature file")
+        items = drop_clips(items, reasons, report, stage="features", units=units)
+    read = [clips[clip_id] for clip_id in dict.fromkeys(i.clip_id for i in items)]
+    expected = {c.clip_id: c.duration_sec * c.features_per_sec for c in read}
+    store.preflight(expected, tolerance=sources.length_tolerance)
+    return store, list(items)
 
 
 def _cuts(
@@ -193,42 +214,6 @@ def _cuts(
         end = start + clip.duration_sec
         cuts[clip.clip_id] = (clip.video_id, start, end, clip.features_per_sec)
     return cuts
-
-
-def items_with_features(
-    items: Sequence[Item],
-    store: FeatureStore,
-    sources: FeatureSources,
-    report: DataReport,
-    units: Sequence[str],
-) -> list[Item]:
-    """The items whose clips have features; with ``missing="error"`` all.
-
-    :param items: all items.
-    :param store: the features.
-    :param sources: says what becomes of the others.
-    :param report: where to count them.
-    :param units: what their windows count as.
-    """
-    if sources.missing == "error":
-        return list(items)
-    missing = store.missing(dict.fromkeys(item.clip_id for item in items))
-    reasons = dict.fromkeys(missing, "no feature file")
-    return drop_clips(items, reasons, report, stage="features", units=units)
-
-
-def check_features(
-    clips: Iterable[MomentClip], store: FeatureStore, sources: FeatureSources
-) -> None:
-    """Refuse features that are missing, damaged or of another length.
-
-    :param clips: clips that will be read.
-    :param store: the features.
-    :param sources: say the tolerance.
-    :raises FeatureError: lists all faults.
-    """
-    expected = {c.clip_id: c.duration_sec * c.features_per_sec for c in clips}
-    store.preflight(expected, tolerance=sources.length_tolerance)
 
 
 def open_narrations(

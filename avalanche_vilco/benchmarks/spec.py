@@ -27,7 +27,6 @@ from avalanche_vilco.core.schema import convert
 if TYPE_CHECKING:
     from torch import nn
 
-    from avalanche_vilco.core.diagnosis import Diagnosis
     from avalanche_vilco.evaluation.metrics.emission import MetricState
 
 GROUP = "avalanche_vilco.benchmarks"
@@ -178,6 +177,8 @@ class Benchmark:
     """The value that the best epoch has the highest of; empty: the main metric."""
     future: Literal["nan", "value"]
     """Whether experiences not yet learnt have a score."""
+    queries: str = ""
+    """What a model is asked by, where it is not the text that ``info`` names."""
     chance: str = "on scrambled samples"
     """What the chance level is of: see the dataset's ``scrambled``."""
     recipe: Recipe
@@ -187,8 +188,13 @@ class Benchmark:
     """None: models have no backbone."""
     submission: Submission | None = None
     """None: there is no official file of answers."""
-    examine: Callable[[Path, Diagnosis], None] | None = None
-    """Finds what is missing or damaged in a data root; None: nothing to examine."""
+    annotation_files: Sequence[str] = ()
+    """Names of the files by which doctor knows a data root as the benchmark's, there or
+    in its folder ``annotations``."""
+    examine: Callable[..., None] | None = None
+    """Finds what is missing or damaged in a data root: ``(root, diagnosis, claims,
+    deep=None)``, see :mod:`~avalanche_vilco.benchmarks.examination`; other keyword-only
+    arguments are parts that may lie elsewhere. None: nothing to examine."""
 
 
 class _Deferred:

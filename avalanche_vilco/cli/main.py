@@ -30,7 +30,7 @@ avalanche-vilco run [benchmark=vilco_mq] [strategy=naive] [seed=0] [NAME=VALUE .
            (avalanche-vilco score --help)
 """
 _COMMANDS: Mapping[str, str] = {
-    "doctor": "avalanche_vilco.experiments.doctor",
+    "doctor": "avalanche_vilco.cli.doctor",
     "predict": "avalanche_vilco.cli.predict",
     "report": "avalanche_vilco.cli.report",
     "run": "avalanche_vilco.cli.run",

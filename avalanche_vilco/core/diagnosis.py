@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from avalanche_vilco.core.errors import DataError, FeatureError
+from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.terminal import one_line
 
 REPORT_VERSION = "1"
@@ -32,7 +32,7 @@ class Finding:
     def line(self) -> str:
         """One line for people; ``--json`` has all of a long list of records."""
         shown = list(self.records)
-        if self.part.startswith("narration"):
+        if "narration" in self.part:
             shown = shown[:_SHOWN_RECORDS]
         more = len(self.records) - len(shown)
         who = ", ".join(shown) + (f" and {more} more (see --json)" if more else "")
@@ -85,13 +85,23 @@ class Diagnosis:
 
     def add_error(self, part: str, error: DataError, remedy: str) -> None:
         """Add a fault that a reader reported."""
-        problem = f"field {error.field}: " if error.field else ""
-        if isinstance(error, FeatureError):
-            problem = "; ".join(error.faults)
-        else:
-            problem += error.problem
+        name = f"field {error.field}: " if error.field else ""
         records = () if error.record is None else (error.record,)
-        self.fault(part, error.file, problem, error.hint or remedy, records)
+        remedy = error.hint or remedy
+        self.fault(part, error.file, name + error.problem, remedy, records)
+
+    def include(self, other: Diagnosis, owner: str) -> None:
+        """Add what is said of a part of the root.
+
+        :param other: the part's.
+        :param owner: whose part it is, for the names of parts; empty: the only one's.
+        """
+        before = f"{owner} " if owner else ""
+        self.is_deep = self.is_deep or other.is_deep
+        self.counts |= {before + part: n for part, n in other.counts.items()}
+        self.findings += [
+            replace(finding, part=before + finding.part) for finding in other.findings
+        ]
 
     @contextmanager
     def guard(self, part: str, file: Path | str) -> Iterator[None]:

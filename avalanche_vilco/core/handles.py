@@ -30,7 +30,8 @@ class PerProcess(Generic[T]):
     def get(self) -> T:
         """What was opened in this process."""
         if self._opened is None or self._opened[0] != os.getpid():
-            _INHERITED.append(self._opened)
+            if self._opened is not None:
+                _INHERITED.append(self._opened[1])
             self._opened = (os.getpid(), self._open())
         return self._opened[1]
 

@@ -16,11 +16,14 @@ from avalanche_vilco.core.errors import DataError
 T = TypeVar("T")
 
 
-def decode_json(path: Path | str, content: bytes) -> Any:
+def decode_json(
+    path: Path | str, content: bytes, faults: list[DataError] | None = None
+) -> Any:
     """Decode JSON and refuse keys that occur twice.
 
     :param path: file, for messages.
     :param content: its bytes.
+    :param faults: if given, errors of doubled keys are added to it, not raised.
     :raises DataError: not JSON, truncated, or a key occurs twice in one object.
     """
 
@@ -31,7 +34,11 @@ def decode_json(path: Path | str, content: bytes) -> Any:
             twice = next(key for key in keys if keys.count(key) > 1)
             problem = f"the key {twice!r} occurs twice in one object"
             advice = "only the last would count: leave one"
-            raise DataError(path, problem, record=unique.get("clip_id"), hint=advice)
+            record = unique.get("clip_id")
+            fault = DataError(path, problem, record=record, hint=advice)
+            if faults is None:
+                raise fault
+            faults.append(fault)
         return unique
 
     try:
@@ -43,15 +50,22 @@ def decode_json(path: Path | str, content: bytes) -> Any:
         raise DataError(path, f"not valid JSON: {error}", hint=advice) from None
 
 
-def decode_json_object(path: Path, content: bytes, *, hint: str) -> dict[str, Any]:
+def decode_json_object(
+    path: Path,
+    content: bytes,
+    *,
+    hint: str,
+    faults: list[DataError] | None = None,
+) -> dict[str, Any]:
     """Decode a JSON object and refuse keys that occur twice.
 
     :param path: file, for messages.
     :param content: its bytes.
     :param hint: what the file should be.
+    :param faults: see :func:`decode_json`.
     :raises DataError: not JSON, truncated, not an object, or a key occurs twice.
     """
-    decoded = decode_json(path, content)
+    decoded = decode_json(path, content, faults)
     if not isinstance(decoded, dict):
         kind = type(decoded).__name__
         problem = f"expected a JSON object of clips but got a {kind}"

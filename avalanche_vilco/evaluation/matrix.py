@@ -281,7 +281,8 @@ class TaskMatrix:
     def forward_transfer(self, *, weights: Weights = "plain") -> float:
         """What earlier tasks add before a task is learnt.
 
-        Mean over j >= 1 of p[j-1, j] - baseline[j]. It takes an evaluation before any training: :meth:`record_baseline`.
+        Mean over j >= 1 of p[j-1, j] - baseline[j]. It takes an evaluation before any
+        training: :meth:`record_baseline`.
 
         :param weights: as in :meth:`average`.
         :return: difference in [-1, 1]; NaN if a cell or a baseline is missing and with

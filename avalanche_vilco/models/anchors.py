@@ -21,8 +21,8 @@ from torch import Tensor
 
 TRACK_REGRESSION_CHANNELS = 4
 ANCHOR_SIZES = (16 / 448, 32 / 448, 64 / 448, 128 / 448)
-"""Square roots of the anchors' areas, in sides of the picture (VQLoC: 16 to 128 pixels
-of 448)."""
+"""Square roots of the anchors' areas, in widths of the picture (VQLoC: 16 to 128
+pixels of 448)."""
 ANCHOR_RATIOS = (0.5, 1.0, 2.0)
 """Heights over widths."""
 N_ANCHORS = len(ANCHOR_SIZES) * len(ANCHOR_RATIOS)
@@ -36,7 +36,7 @@ def anchor_boxes(n_points: int, n_frames: int, device: torch.device) -> Tensor:
     :param n_points: P, the output's last dim.
     :param n_frames: T, the frames of the batch.
     :param device: where the result lies.
-    :return: (P / T, 4) as (centre x, centre y, width, height) in sides of the picture.
+    :return: (P / T, 4) as (centre x, centre y, width, height) in widths of the picture.
     :raises ValueError: no square grid over T frames has P points.
     """
     return _anchor_boxes(n_points, n_frames, device)
@@ -47,18 +47,19 @@ def anchor_boxes(n_points: int, n_frames: int, device: torch.device) -> Tensor:
 @torch.inference_mode(False)
 def _anchor_boxes(n_points: int, n_frames: int, device: torch.device) -> Tensor:
     cells = n_points // max(n_frames * N_ANCHORS, 1)
-    side = math.isqrt(cells)
-    if side * side * N_ANCHORS * n_frames != n_points or not side:
+    n_rows = math.isqrt(cells)
+    if n_rows * n_rows * N_ANCHORS * n_frames != n_points or not n_rows:
         raise ValueError(
             f"an output with {n_points} points is no square grid of {N_ANCHORS} "
             f"anchors over {n_frames} frames: did output and targets come from the "
             "same batch?"
         )
-    centres = (torch.arange(side, device=device) + 0.5) / side
+    centres = (torch.arange(n_rows, device=device) + 0.5) / n_rows
     y, x = torch.meshgrid(centres, centres, indexing="ij")
     sizes = torch.tensor(ANCHOR_SIZES, device=device)[:, None]
     ratios = torch.tensor(ANCHOR_RATIOS, device=device)
     width, height = (sizes / ratios.sqrt()).flatten(), (sizes * ratios.sqrt()).flatten()
+    # (n_rows, n_rows, anchors, 4) -> (P / T, 4)
     columns = torch.broadcast_tensors(x[..., None], y[..., None], width, height)
     return torch.stack(columns, dim=-1).flatten(0, 2)
 

@@ -77,8 +77,9 @@ class FeedForward(nn.Sequential):
 
 
 class ConvSelfAttention(nn.Module):
-    """Self-attention after a depthwise convolution, which brings local context and,
-    with stride 2, halves the sequence.
+    """Self-attention after a depthwise convolution.
+
+    That brings local context and, with stride 2, halves the sequence.
 
     :param dim: width D.
     :param n_heads: heads; must divide dim.
@@ -190,6 +191,17 @@ class CrossModalBlock(nn.Module):
         return x * valid_out[..., None].to(x.dtype), valid_out
 
 
+def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
+    """Means over what is valid.
+
+    :param x: (N, L, D), such as tokens of queries or steps of clips.
+    :param valid: (N, L) bool.
+    :return: (N, D), zero where nothing is valid.
+    """
+    weights = valid[..., None].to(x.dtype)
+    return (x * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
 def masked_max_pool(x: Tensor, valid: Tensor) -> Tensor:
     """Maxima over three steps around every second one, of steps within the clip.
 
@@ -223,8 +235,9 @@ class TextBlock(nn.Module):
 
 
 def _attend(parts: Sequence[Tensor], valid_keys: Tensor, n_heads: int) -> Tensor:
-    """Multi-head attention of (B, T, D) queries over (B or 1, S, D) keys and values,
-    of which ``valid_keys`` (B or 1, S) are looked at.
+    """Multi-head attention of (B, T, D) queries over (B or 1, S, D) keys and values.
+
+    :param valid_keys: (B or 1, S) bool, those that are looked at.
     """
     # (B, T, D) -> (B, H, T, D / H)
     query, key, value = (
@@ -243,10 +256,10 @@ _BLOCK = 32
 def _attend_nearby(
     parts: Sequence[Tensor], valid: Tensor, n_heads: int, radius: int
 ) -> Tensor:
-    """Multi-head attention of each of (B, T, D) steps over those at most ``radius``
-    away; the cost grows with T, not with its square.
+    """Multi-head attention of each of (B, T, D) steps over those near it.
 
-    Steps attend in blocks to their own block and ``radius`` steps on either side.
+    The cost grows with T, not with its square: steps attend in blocks to their own
+    block and ``radius`` steps on either side.
     """
     n_steps = valid.shape[1]
     size = max(_BLOCK, radius)
@@ -254,7 +267,7 @@ def _attend_nearby(
     extra = n_blocks * size - n_steps
     query, key, value = (F.pad(part, (0, 0, 0, extra)) for part in parts)
     inside = F.pad(valid, (0, extra))
-    # (B, T, D) -> (B * N, size, D) and (B * N, size + 2 * radius, D)
+    # N blocks: (B, T, D) -> (B * N, size, D) and (B * N, size + 2 * radius, D)
     query = query.unflatten(1, (n_blocks, size)).flatten(0, 1)
     key, value = (
         F.pad(part, (0, 0, radius, radius))
@@ -277,12 +290,13 @@ def _attend_nearby(
     attended = F.scaled_dot_product_attention(
         query, key, value, attn_mask=seen[:, None]
     )
+    # (B * N, heads, size, D / heads) -> (B * N, size, D) -> (B, T, D)
     joined = attended.transpose(1, 2).flatten(2)
     return joined.unflatten(0, (-1, n_blocks)).flatten(1, 2)[:, :n_steps]
 
 
 def sinusoid_positions(n_steps: int, dim: int, device: torch.device) -> Tensor:
-    """Sinusoidal position code.
+    """Sinusoidal position encoding.
 
     :param n_steps: T.
     :param dim: even width D.

@@ -23,7 +23,7 @@ class MomentPredictions(TensorBatch):
     scores: Tensor
     """(B, M) float32 in [0, 1], after suppression; 0 where there is no window."""
     labels: Tensor
-    """(B, M) int64 query channel, -1 where there is no window."""
+    """(B, M) int64 class index, -1 where there is no window."""
 
 
 class MomentDecoder:
@@ -31,7 +31,7 @@ class MomentDecoder:
 
     Candidates are the best (query, point) pairs of a clip; windows are clamped to
     the clip; Gaussian soft-NMS within each query gives the final ranking over all
-    queries. Equal scores rank by the score before suppression, then by query channel,
+    queries. Equal scores rank by the score before suppression, then by class index,
     then from fine to coarse points. Where an output is not finite there is no window.
 
     :param score_threshold: candidates score above it, in [0, 1).
@@ -78,11 +78,12 @@ class MomentDecoder:
     def _candidates(
         self, output: Tensor, targets: MomentTargets
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, N) scores, channels and points of the best pairs."""
+        """(B, N) scores, class indices and points of the best pairs."""
         n_points = output.shape[-1]
         grid = point_grid(n_points, targets.valid.shape[1], output.device)
         logits = query_logits(output)
         usable = grid.valid(targets.valid) & window_offsets(output).isfinite().all(1)
+        # (B, K, P) -> (B, N)
         usable = usable[:, None] & logits.isfinite()
         scores = torch.where(usable, logits.sigmoid(), 0.0)
         best, index = _stable_topk(scores.flatten(1), self.max_candidates)
@@ -126,10 +127,10 @@ def _gather(
     if not windows.shape[1]:
         windows = windows.new_zeros(len(windows), 1, 2)
         labels = labels.new_zeros(len(labels), 1)
-    spot = kept.clamp(min=0)
-    chosen = windows.gather(1, spot[..., None].expand(-1, -1, 2))
+    index = kept.clamp(min=0)
+    chosen = windows.gather(1, index[..., None].expand(-1, -1, 2))
     return MomentPredictions(
         segments_sec=torch.where(filled[..., None], chosen, 0.0),
         scores=torch.where(filled, scores, 0.0),
-        labels=torch.where(filled, labels.gather(1, spot), -1),
+        labels=torch.where(filled, labels.gather(1, index), -1),
     )

@@ -48,7 +48,7 @@ class FrameAnswers(TensorBatch):
 
 @torch.no_grad()
 def best_of_frames(output: Tensor, targets: TrackWindowTargets) -> FrameAnswers:
-    """The box of each frame that scores best, on the output's device.
+    """Choose the box of each frame that scores best, on the output's device.
 
     Anchors whose output is not finite are passed over. Boxes are clipped to the frame,
     which is the middle of its padded square.
@@ -58,7 +58,7 @@ def best_of_frames(output: Tensor, targets: TrackWindowTargets) -> FrameAnswers:
     """
     n_frames = targets.searched.shape[1]
     anchors = anchor_boxes(output.shape[-1], n_frames, output.device)
-    # One row of anchors for each frame.
+    # (B, 5, T * anchors) -> (B, T, anchors): one row of anchors for each frame
     finite = output.isfinite().all(1).unflatten(1, (n_frames, -1))
     logits = query_logits(output.float(), TRACK_REGRESSION_CHANNELS)[:, 0]
     logits = logits.unflatten(1, (n_frames, -1)).masked_fill(~finite, -math.inf)
@@ -80,9 +80,9 @@ def _in_pixels(shares: Tensor, square: Tensor) -> Tensor:
     """Boxes as shares of padded squares in pixels of their frames, clipped to them.
 
     :param shares: (B, T, 4) float64.
-    :param square: (B, 3) side, left and top.
+    :param square: (B, 3) size, left and top.
     """
-    side, padding = square[:, None, :1], square[:, None, 1:]
-    size = (side - 2 * padding).repeat(1, 1, 2)
-    pixels = shares * side - padding.repeat(1, 1, 2)
-    return pixels.clamp(min=0).minimum(size)
+    square_size, padding = square[:, None, :1], square[:, None, 1:]
+    frame_size = (square_size - 2 * padding).repeat(1, 1, 2)
+    pixels = shares * square_size - padding.repeat(1, 1, 2)
+    return pixels.clamp(min=0).minimum(frame_size)

@@ -22,6 +22,7 @@ from avalanche_vilco.models.blocks import (
     CrossModalBlock,
     MaskedConv1d,
     TextBlock,
+    masked_mean,
     sinusoid_positions,
 )
 from avalanche_vilco.models.decoding import MomentDecoder, MomentPredictions
@@ -52,17 +53,16 @@ class VideoStem(nn.Module):
         self.convs = nn.ModuleList(ConvNormReLU(dim, dim) for _ in range(n_convs))
 
     def forward(self, features: Tensor, valid: Tensor) -> Tensor:
-        """(B, T, in_dim), (B, T) -> (B, T, D), with the position code added."""
+        """(B, T, in_dim), (B, T) -> (B, T, D), with the position encoding added."""
         x = self.projection(features)
         for conv in self.convs:
             x = conv(x, valid)
-        code = sinusoid_positions(x.shape[1], x.shape[2], x.device)
-        return x + (code / math.sqrt(x.shape[2])).to(x.dtype)
+        positions = sinusoid_positions(x.shape[1], x.shape[2], x.device)
+        return x + (positions / math.sqrt(x.shape[2])).to(x.dtype)
 
 
 class TextBranch(nn.Module):
-    """Encodes each query's tokens by itself, so a new query leaves the codes of the
-    others as they are.
+    """Encodes each query's tokens by itself: a new query leaves the others as they are.
 
     :param in_dim: width of token features.
     :param dim: width D.
@@ -88,8 +88,8 @@ class TextBranch(nn.Module):
 
         :param tokens: (K, L, C) token features, K may be 0.
         :param valid: (K, L) bool; a row may be all False.
-        :return: (1, K * L + 1, D) codes, the last a learnt "none of these", and
-            their (1, K * L + 1) mask.
+        :return: (1, K * L + 1, D) embeddings, the last a learnt "none of these",
+            and their (1, K * L + 1) mask.
         """
         x = self.encode(tokens, valid).flatten(0, 1)
         mask = torch.cat([valid.flatten(), valid.new_ones(1)])
@@ -99,10 +99,10 @@ class TextBranch(nn.Module):
         """(K, L, C), (K, L) -> (K, L, D), each row by itself; K may be 0."""
         if not len(tokens):
             return self.null_token.new_empty(0, 1, self.null_token.shape[1])
-        codes = self.norm(self.projection(tokens))
+        x = self.norm(self.projection(tokens))
         for block in self.blocks:
-            codes = block(codes, _never_empty(valid))
-        return codes
+            x = block(x, _never_empty(valid))
+        return x
 
 
 def _never_empty(valid: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ class FeaturePyramid(nn.Module):
 class GrowingHead(MaskedConv1d):
     """Classification convolution that gains rows as queries are learnt.
 
-    Rows of known queries are carried over bit for bit; new rows start at zero with
+    Rows of learnt queries are carried over bit for bit; new rows start at zero with
     the bias of :data:`PRIOR_PROBABILITY`, so growing draws no random number.
     """
 
@@ -187,8 +187,8 @@ class GrowingHead(MaskedConv1d):
 
         :param n_queries: rows wanted.
         """
-        have = self.out_channels
-        if n_queries <= have or self.bias is None:
+        n_rows = self.out_channels
+        if n_queries <= n_rows or self.bias is None:
             return
         old_weight, old_bias = self.weight.detach(), self.bias.detach()
         self.weight = nn.Parameter(
@@ -198,8 +198,8 @@ class GrowingHead(MaskedConv1d):
         self.out_channels = n_queries
         self.reset_parameters()
         with torch.no_grad():
-            self.weight[:have] = old_weight
-            self.bias[:have] = old_bias
+            self.weight[:n_rows] = old_weight
+            self.bias[:n_rows] = old_bias
 
 
 class MomentHeads(nn.Module):
@@ -226,7 +226,7 @@ class MomentHeads(nn.Module):
 
         :param levels: features of each level.
         :param masks: their masks.
-        :param summaries: (K, D) one code for each query, or (B, K, D) where clips
+        :param summaries: (K, D) one embedding for each query, or (B, K, D) where clips
             ask queries of their own.
         :return: (B, K, P) logits, (B, 2, P) distances in strides, (B, P) mask.
         """
@@ -245,7 +245,7 @@ class MomentHeads(nn.Module):
             torch.cat(list(masks), dim=1),
         )
 
-    def codes(self, levels: Sequence[Tensor], masks: Sequence[Tensor]) -> Tensor:
+    def embeddings(self, levels: Sequence[Tensor], masks: Sequence[Tensor]) -> Tensor:
         """What the classifier reads at every point, (B, D, P)."""
         x, valid = _join_levels(levels), _join_levels(masks)
         for conv in self.cls_convs:
@@ -255,8 +255,8 @@ class MomentHeads(nn.Module):
     def _logits(self, x: Tensor, valid: Tensor, summaries: Tensor) -> Tensor:
         if not summaries.shape[-2]:
             return x.new_zeros(*x.shape[:2], 0)
-        likeness = self.match(x) @ summaries.mT.to(x.dtype) / x.shape[-1]
-        return self.cls(x, valid) + likeness
+        similarity = self.match(x) @ summaries.mT.to(x.dtype) / x.shape[-1]
+        return self.cls(x, valid) + similarity
 
     def _scales(self, levels: Sequence[Tensor]) -> Tensor:
         counts = [level.shape[1] + 1 for level in levels]
@@ -265,8 +265,9 @@ class MomentHeads(nn.Module):
 
 
 def _join_levels(levels: Sequence[Tensor]) -> Tensor:
-    """Lay levels (B, T / 2**l, ...) end to end with one empty step after each, so that
-    one convolution serves all of them and none sees its neighbour.
+    """Lay levels (B, T / 2**l, ...) end to end, with one empty step after each.
+
+    One convolution then serves all of them and none sees its neighbour.
     """
     gap = torch.zeros_like(levels[0][:, :1])
     return torch.cat([part for level in levels for part in (level, gap)], dim=1)
@@ -285,36 +286,101 @@ def _bounded(x: Tensor) -> Tensor:
     )
 
 
-class ShownText(NamedTuple):
-    """What clips see of the queries."""
+class QueryText(NamedTuple):
+    """What clips see of the queries.
+
+    :param tokens: (B or 1, S, D), the last stands for none of the queries.
+    :param mask: (B or 1, S) bool, tokens that a clip sees.
+    :param summaries: (K, D) one embedding for each query, or (B, K, D) where clips ask
+        their own.
+    """
 
     tokens: Tensor
-    """(B or 1, S, D), the last stands for none of the queries."""
-    seen: Tensor
-    """(B or 1, S) bool."""
+    mask: Tensor
     summaries: Tensor
-    """(K, D) one code for each query, or (B, K, D) where clips ask their own."""
 
 
-def beside(prompts: ShownText, words: ShownText) -> ShownText:
-    """Prompts, then words; of the two tokens that stand for no query one is kept.
+def prepend(prompts: QueryText, text: QueryText) -> QueryText:
+    """Prompts, then text; of the two tokens that stand for no query one is kept.
 
     :param prompts: of the same queries.
-    :param words: of the same queries.
+    :param text: of the same queries.
     """
-    n_clips = max(len(part) for text in (prompts, words) for part in text[:2])
-    tokens = [text.tokens.expand(n_clips, -1, -1) for text in (prompts, words)]
-    masks = [text.seen.expand(n_clips, -1) for text in (prompts, words)]
-    if len(prompts.tokens) == len(words.tokens) == 1:
+    both = (prompts, text)
+    n_clips = max(len(part) for one in both for part in one[:2])
+    tokens = [one.tokens.expand(n_clips, -1, -1) for one in both]
+    masks = [one.mask.expand(n_clips, -1) for one in both]
+    if len(prompts.tokens) == len(text.tokens) == 1:
+        # All clips share them: keys and values of one row serve every clip.
         tokens = [part[:1] for part in tokens]
-    return ShownText(
+    return QueryText(
         torch.cat([tokens[0][:, :-1], tokens[1]], dim=1),
         torch.cat([masks[0][:, :-1], masks[1]], dim=1),
-        prompts.summaries + words.summaries,
+        prompts.summaries + text.summaries,
     )
 
 
-class PyramidLocalizer(DynamicModule):
+def prompt_mask(used: Tensor, length: int) -> Tensor:
+    """Mask of prompt tokens.
+
+    :param used: (B, m) bool.
+    :param length: tokens of a prompt.
+    :return: (B, m * length + 1), the last, for no query, always True.
+    """
+    mask = used.repeat_interleave(length, dim=1)
+    return nn.functional.pad(mask, (0, 1), value=True)
+
+
+class Localizer(DynamicModule):
+    """What plugins may ask of every localiser."""
+
+    needs_text: ClassVar[bool] = False
+    """Whether samples bring queries of their own, which prompts alone cannot say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pooled = nn.Identity()
+        """Sees (B, D) embeddings in :meth:`clip_embeddings`; for feature hooks."""
+        self.narrated_module = nn.Identity()
+        """Sees (B, T, D) embeddings of steps or frames and their (B, T) mask, as a
+        pair; for hooks that compare them with sentences."""
+        self.prompt_memory: PromptMemory | None = None
+        """Prompts that stand in for queries' texts, or come before them; see
+        ``install_prompts``."""
+
+    @property
+    @abstractmethod
+    def text_dim(self) -> int:
+        """Width of the queries' token features, and of prompts."""
+
+    @property
+    @abstractmethod
+    def narrated_dim(self) -> int:
+        """Width D of what :attr:`narrated_module` sees."""
+
+    @abstractmethod
+    def query_embeddings(self, experience: Any) -> Tensor:
+        """(K, C) embeddings of queries of an experience, for keys to start from.
+
+        :param experience: of a query-incremental stream.
+        """
+
+    @abstractmethod
+    def step_embeddings(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """(B, T, D) embeddings of steps or frames, and their (B, T) mask.
+
+        :param batch: what the model takes.
+        """
+
+    def clip_embeddings(self, batch: Any) -> Tensor:
+        """Mean over the steps or frames of a clip, (B, D); through ``pooled``.
+
+        :param batch: what the model takes.
+        """
+        return self.pooled(masked_mean(*self.step_embeddings(batch)))
+
+
+class PyramidLocalizer(Localizer):
     """Video stem, text branch, cross-modal pyramid and heads.
 
     :param stem: video branch.
@@ -323,9 +389,6 @@ class PyramidLocalizer(DynamicModule):
     :param heads: classification and regression.
     :param decoder: turns outputs into ranked windows.
     """
-
-    needs_words: ClassVar[bool] = False
-    """Whether each clip brings words of its own, of which prompts alone cannot tell."""
 
     def __init__(
         self,
@@ -340,31 +403,36 @@ class PyramidLocalizer(DynamicModule):
         self.stem = stem
         self.text = text
         self.pyramid = pyramid
-        self.pooled = nn.Identity()
-        """Sees (B, D) clip codes in :meth:`clip_codes`; a name for feature hooks."""
-        self.narrated_module = nn.Identity()
-        """Sees the finest level's (B, T, D) codes and their (B, T) mask, as a pair; for
-        hooks that compare them with sentences."""
         self.heads = heads
         self.decoder = decoder
-        self.prompt_memory: PromptMemory | None = None
-        """Prompts that stand in for queries' texts, or come beside them; see
-        ``install_prompts``."""
 
     @abstractmethod
-    def shown_text(self, clips: Any) -> ShownText:
-        """What each clip sees of the queries.
+    def text_of(self, clips: Any) -> QueryText:
+        """Encode the queries' texts as each clip sees them.
 
         :param clips: a batch.
         """
 
     @abstractmethod
-    def query_embeddings(self, experience: Any) -> Tensor:
-        """(K, C) embeddings of queries that an experience brings, for keys to start
-        from.
+    def prompts_of(self, memory: PromptMemory, clips: Any) -> QueryText:
+        """Encode the prompts that the queries of each clip find.
 
-        :param experience: of a query-incremental stream.
+        :param memory: the model's.
+        :param clips: a batch.
         """
+
+    def query_text(self, clips: Any) -> QueryText:
+        """What each clip sees of the queries: their texts, prompts, or both.
+
+        :param clips: a batch.
+        """
+        memory = self.prompt_memory
+        if memory is None:
+            return self.text_of(clips)
+        prompts = self.prompts_of(memory, clips)
+        if memory.mode == "replace":
+            return prompts
+        return prepend(prompts, self.text_of(clips))
 
     @property
     def n_queries(self) -> int:
@@ -392,37 +460,44 @@ class PyramidLocalizer(DynamicModule):
         logits, offsets, valid = self.heads(levels, masks, summaries)
         return pack_output(logits, offsets, valid)
 
-    def clip_codes(self, clips: ClipBatch) -> Tensor:
-        """Mean of the finest level over a clip, (B, D); through ``pooled``."""
-        levels, masks, _ = self._encode(clips)
-        weights = masks[0][..., None].to(levels[0].dtype)
-        return self.pooled((levels[0] * weights).sum(1) / weights.sum(1))
+    def step_embeddings(self, clips: ClipBatch) -> tuple[Tensor, Tensor]:
+        """(B, T, D) embeddings of the finest level, and their (B, T) mask.
 
-    def point_codes(self, clips: ClipBatch) -> Tensor:
-        """What the logits of each point are read off, (B, D, P)."""
+        :param clips: a batch.
+        """
         levels, masks, _ = self._encode(clips)
-        return self.heads.codes(levels, masks)
+        return levels[0], masks[0]
+
+    def point_embeddings(self, clips: ClipBatch) -> Tensor:
+        """What the logits of each point are read off, (B, D, P).
+
+        :param clips: a batch.
+        """
+        levels, masks, _ = self._encode(clips)
+        return self.heads.embeddings(levels, masks)
 
     def _encode(self, clips: ClipBatch) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        # (B, T, C) -> (B, T', C), T' a multiple of the coarsest stride
         extra = padded_length(clips.valid.shape[1], self.pyramid.n_levels)
         extra -= clips.valid.shape[1]
         features = nn.functional.pad(clips.features, (0, 0, 0, extra))
         valid = nn.functional.pad(clips.valid, (0, extra))
-        text = self.shown_text(clips)
+        text = self.query_text(clips)
         x = self.stem(features, valid)
-        levels, masks = self.pyramid(x, valid, text.tokens, text.seen)
+        levels, masks = self.pyramid(x, valid, text.tokens, text.mask)
         self.narrated_module((levels[0], masks[0]))
         return levels, masks, text.summaries
 
     def encoded_prompts(self, memory: PromptMemory) -> tuple[Tensor, Tensor]:
-        """Each prompt by itself.
+        """Encode each prompt by itself.
 
         :param memory: m prompts of L tokens.
-        :return: (1, m * L + 1, D) codes, the last for no query, and (m, D) mean codes.
+        :return: (1, m * L + 1, D) tokens, the last for no query, and (m, D) means.
         """
         shape = memory.prompts.shape[:2]
         everywhere = memory.prompts.new_ones(shape, dtype=torch.bool)
         tokens, _ = self.text(memory.prompts, everywhere)
+        # (1, m * L + 1, D) -> (m, L, D) -> (m, D)
         return tokens, tokens[0, :-1].unflatten(0, shape).mean(dim=1)
 
     def decode(self, output: Tensor, targets: MomentTargets) -> MomentPredictions:
@@ -432,14 +507,3 @@ class PyramidLocalizer(DynamicModule):
         :param targets: lengths, durations and feature rates.
         """
         return self.decoder(output, targets)
-
-
-def seen_prompts(used: Tensor, length: int) -> Tensor:
-    """Mask of prompt tokens.
-
-    :param used: (B, m) bool.
-    :param length: tokens of a prompt.
-    :return: (B, m * length + 1), the last, for no query, always seen.
-    """
-    seen = used.repeat_interleave(length, dim=1)
-    return nn.functional.pad(seen, (0, 1), value=True)

@@ -44,21 +44,21 @@ def assign_points(
     strides of its centre, and the larger of its two distances is what its level
     answers for. Among several windows the shortest wins; equally short ones all
     count. A window that no point qualifies for gets the nearest point of the finest
-    level, so every window of a known query has a positive unless shorter windows
+    level, so every window of a learnt query has a positive unless shorter windows
     hold all of its points.
 
     :param grid: the output's points.
-    :param targets: windows in grid steps; those of channels >= n_queries are
+    :param targets: windows in grid steps; those of classes >= n_queries are
         ignored.
-    :param n_queries: K, channels of the output.
+    :param n_queries: K, rows of the head.
     :param centre_radius: in strides.
     """
     # An empty window stands in where no clip of the batch has one.
     segments = F.pad(targets.segments, (0, 0, 0, 1))
     labels = F.pad(targets.labels, (0, 1), value=-1)
-    known = (labels >= 0) & (labels < n_queries)
-    usable = known[..., None] & grid.valid(targets.valid)[:, None]
-    # (B, N, P)
+    learnt = (labels >= 0) & (labels < n_queries)
+    usable = learnt[..., None] & grid.valid(targets.valid)[:, None]
+    # (B, N, 1) and (P,) -> (B, N, P)
     left = grid.steps - segments[..., :1]
     right = segments[..., 1:] - grid.steps
     fits = usable & _answers(grid, left, right, centre_radius)
@@ -119,9 +119,9 @@ def sigmoid_focal_loss(
 
 
 def distance_iou_loss(predicted: Tensor, wanted: Tensor) -> Tensor:
-    """1 - IoU + (gap of centres / length of hull)^2 of windows given by distances
-    from one point (Zheng et al. 2020, in one dimension).
+    """1 - IoU + (gap of centres / length of hull)^2 of windows, each (..., 2).
 
+    They are given by distances from one point (Zheng et al. 2020, in one dimension).
     The length shared is signed: below zero it says how far windows are apart, or by
     how much a predicted one is reversed, so that their slopes point back. For windows
     that overlap, the hull is their union and the loss is the paper's.
@@ -220,9 +220,9 @@ def narration_contrast(
     stored: Tensor | None = None,
     stored_sentences: Tensor | None = None,
 ) -> Tensor:
-    """Symmetric InfoNCE of moments and what is said of them (Tang et al. 2024,
-    appendix C): ``L_v2t + L_t2v``, means over the pairs.
+    """Symmetric InfoNCE of moments and what is said of them.
 
+    ``L_v2t + L_t2v``, means over the pairs (Tang et al. 2024, appendix C).
     Negatives of a pair are the batch's other pairs and, for its video, stored
     sentences; none of its own wording, so that no positive is its own negative.
 
@@ -243,7 +243,7 @@ def narration_contrast(
     to_video = logits.T.masked_fill(~(others | itself), -torch.inf)
     if stored is not None and stored_sentences is not None:
         against = video @ F.normalize(stored, dim=-1).T / temperature
-        own = sentences[:, None] == stored_sentences
-        to_text = torch.cat([to_text, against.masked_fill(own, -torch.inf)], dim=1)
+        same = sentences[:, None] == stored_sentences
+        to_text = torch.cat([to_text, against.masked_fill(same, -torch.inf)], dim=1)
     losses = to_text.logsumexp(1) + to_video.logsumexp(1) - 2 * logits.diagonal()
     return torch.where(real, losses, 0.0).sum() / real.sum().clamp(min=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,10 +9,10 @@ from torch import Tensor, nn
 
 
 class NarrationAligner(nn.Module):
-    """Brings sentences to where a localiser's video codes are.
+    """Brings sentences to where a localiser's video embeddings are.
 
     :param narration_dim: width of the embeddings of sentences.
-    :param dim: width D of the localiser's codes.
+    :param dim: width D of the localiser's embeddings.
     :param seed: of the initial weights; torch's own generator is not drawn from.
     """
 
@@ -31,8 +30,8 @@ class NarrationAligner(nn.Module):
         return self.text(narrations)
 
 
-def narrated_codes(features: Tensor, valid: Tensor, windows: Tensor) -> Tensor:
-    """Mean video code of what each sentence is about.
+def narrated_embeddings(features: Tensor, valid: Tensor, windows: Tensor) -> Tensor:
+    """Mean video embedding of what each sentence is about.
 
     :param features: (B, T, D) of the finest level.
     :param valid: (B, T) bool.
@@ -48,7 +47,7 @@ def narrated_codes(features: Tensor, valid: Tensor, windows: Tensor) -> Tensor:
 def install_aligner(model: Any, narration_dim: int, *, seed: int = 0) -> None:
     """Give a localiser a :class:`NarrationAligner`, as ``model.narration_aligner``.
 
-    :param model: a localiser with ``narrated_dim``, the width of its video codes.
+    :param model: a localiser with ``narrated_dim``, the width of its video embeddings.
     :param narration_dim: width of the embeddings of sentences.
     :param seed: of the initial weights.
     """
@@ -57,6 +56,3 @@ def install_aligner(model: Any, narration_dim: int, *, seed: int = 0) -> None:
     )
     device = next(model.parameters()).device
     model.narration_aligner = aligner.to(device).train(model.training)
-
-
-__all__: Sequence[str] = ["NarrationAligner", "install_aligner", "narrated_codes"]

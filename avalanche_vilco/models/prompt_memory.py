@@ -2,7 +2,7 @@
 
 Tang et al. 2024, section 4: a memory of m pairs of a prompt and a key. The embedding
 of a query is matched with the keys by cosine, and the prompts of the best N keys take
-the place of the query's words. Which experience a query belongs to is never asked, and
+the place of the query's tokens. Which experience a query belongs to is never asked, and
 queries do not vote: each finds its own prompts.
 """
 
@@ -85,14 +85,9 @@ class PromptMemory(nn.Module):
         )
         self.keys = nn.Parameter(torch.randn(n_prompts, width, generator=draw))
 
-    @property
-    def replaces_words(self) -> bool:
-        """Whether clips see prompts alone."""
-        return self.mode == "replace"
-
     @torch.no_grad()
     def spread_keys(self, queries: Tensor, *, noise: float = 0.1) -> None:
-        """Lay keys and prompts among known queries.
+        """Lay keys and prompts among queries.
 
         Text encoders put all sentences into a narrow cone, where random keys see all
         queries alike. Queries as far from each other as can be serve as keys, again
@@ -105,8 +100,8 @@ class PromptMemory(nn.Module):
         if not len(queries):
             return
         order = _farthest_first(queries.detach().cpu().float())
-        spots = [order[i % len(order)] for i in range(len(self.keys))]
-        chosen = queries.detach().cpu().float()[spots]
+        indices = [order[i % len(order)] for i in range(len(self.keys))]
+        chosen = queries.detach().cpu().float()[indices]
         draw = torch.Generator().manual_seed(self.seed + 1)
         scale = noise * chosen.norm(dim=1, keepdim=True) / math.sqrt(chosen.shape[1])
         shaken = chosen + scale * torch.randn(chosen.shape, generator=draw)
@@ -146,17 +141,6 @@ def _farthest_first(points: Tensor) -> list[int]:
         order.append(int(nearest.argmin()))
         nearest = torch.maximum(nearest, unit @ unit[order[-1]])
     return order
-
-
-def mean_token(tokens: Tensor, valid: Tensor) -> Tensor:
-    """Embeddings of queries.
-
-    :param tokens: (K, L, D) token features.
-    :param valid: (K, L) bool.
-    :return: (K, D), zero where a query has no token.
-    """
-    weights = valid[..., None].to(tokens.dtype)
-    return (tokens * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
 def install_prompts(

@@ -42,9 +42,9 @@ class FrozenViT(nn.Module):
         super().__init__()
         self.vit = vit
         self.dim: int = vit.embed_dim
-        """Channels C of the codes."""
+        """Channels C of the embeddings."""
         self.stride: int = vit.patch_embed.patch_size[0]
-        """Pixels from one code to the next."""
+        """Pixels from one embedding to the next."""
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1))
         _freeze(vit)
@@ -85,7 +85,7 @@ def _freeze(module: nn.Module) -> None:
 
 
 @contextmanager
-def _own_draws(seed: int) -> Iterator[None]:
+def _draws_from(seed: int) -> Iterator[None]:
     """Draw from a seed, and leave torch's own generator as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -95,8 +95,9 @@ def _own_draws(seed: int) -> Iterator[None]:
 def dinov2(weights: Path | str | None = None) -> FrozenViT:
     """DINOv2 ViT-B/14 (Oquab et al. 2023), for pictures of 448 pixels.
 
-    Its position codes are interpolated where the weights are those of 518 pixels, as
-    published. torch's own generator is not drawn from, wherever the weights come from.
+    Its position embeddings are interpolated where the weights are those of 518 pixels,
+    as published. torch's own generator is not drawn from, wherever the weights come
+    from.
 
     :param weights: a file with timm's weights (safetensors, or a state dict saved by
         torch); None takes them from timm's hub, or from its cache, ``"random"`` draws
@@ -104,7 +105,7 @@ def dinov2(weights: Path | str | None = None) -> FrozenViT:
     :raises FileNotFoundError: no such file, or neither hub nor cache has the weights.
     :raises ValueError: the file does not hold them.
     """
-    with _own_draws(0):
+    with _draws_from(0):
         if weights is None:
             return FrozenViT(_from_hub())
         vit = _create(pretrained=False)
@@ -163,7 +164,7 @@ def random_vit(
     :param n_heads: heads.
     :param seed: of the weights.
     """
-    with _own_draws(seed):
+    with _draws_from(seed):
         vit = VisionTransformer(
             img_size=image_size,
             patch_size=patch,

@@ -113,17 +113,21 @@ class VisualQueryLoss(nn.Module):
         targets: TrackWindowTargets,
     ) -> Tensor:
         """Sum over positive anchors."""
-        spots = positive.nonzero(as_tuple=True)
-        own, boxes = anchors[spots[2]], targets.boxes[spots[:2]]
-        found = deltas[spots]
-        near = F.smooth_l1_loss(found, to_deltas(own, boxes), beta=0.1, reduction="sum")
-        overlap = generalized_box_iou_loss(to_boxes(own, found), boxes, reduction="sum")
+        # (B, T, anchors) -> (number of positives, 4) each
+        clip, frame, anchor = positive.nonzero(as_tuple=True)
+        anchors, boxes = anchors[anchor], targets.boxes[clip, frame]
+        found = deltas[clip, frame, anchor]
+        wanted = to_deltas(anchors, boxes)
+        near = F.smooth_l1_loss(found, wanted, beta=0.1, reduction="sum")
+        found = to_boxes(anchors, found)
+        overlap = generalized_box_iou_loss(found, boxes, reduction="sum")
         return self.regression_weight * near + self.overlap_weight * overlap
 
 
 def _best(overlap: Tensor, reaching: Tensor) -> Tensor:
-    """(..., anchors) bool, the largest overlap among anchors that reach the box, or
-    among all where none that overlaps it does.
+    """(..., anchors) bool, the largest overlap among anchors that reach the box.
+
+    Where none that overlaps it does, it is the largest among all.
     """
     reached = overlap * reaching
     rank = torch.where(reached.amax(dim=-1, keepdim=True) > 0, reached, overlap)

@@ -1,19 +1,17 @@
 """Localiser of an object that is shown by a crop, in the frames of a window.
 
-Frozen codes of frames and crop meet in a correspondence; a transformer over space and
-neighbouring frames follows; heads give, at each anchor of each frame, one logit and a
-box (packed as :mod:`avalanche_vilco.models.anchors` says). After VQLoC (Jiang et al.
-2023), with what is said in docs/vilco_vq.md.
+Frozen embeddings of frames and crop meet in a correspondence; a transformer over space
+and neighbouring frames follows; heads give, at each anchor of each frame, one logit
+and a box (packed as :mod:`avalanche_vilco.models.anchors` says). After VQLoC (Jiang et
+al. 2023), with what is said in docs/vilco_vq.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from avalanche.models import DynamicModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -25,8 +23,7 @@ from avalanche_vilco.models.anchors import (
 )
 from avalanche_vilco.models.blocks import CrossAttention, FeedForward
 from avalanche_vilco.models.frame_answers import FrameAnswers, best_of_frames
-from avalanche_vilco.models.localizer import PRIOR_PROBABILITY
-from avalanche_vilco.models.prompt_memory import PromptMemory
+from avalanche_vilco.models.localizer import PRIOR_PROBABILITY, Localizer
 from avalanche_vilco.models.visual_backbone import FrozenViT
 
 MAX_SPREAD_CROPS = 64
@@ -44,7 +41,7 @@ class ConvNormReLU2d(nn.Sequential):
 
 
 class TokenStem(nn.Module):
-    """Makes codes of frames and of the crop alike: a projection, then convolutions.
+    """Makes features of frames and of the crop alike: a projection, then convolutions.
 
     :param in_dim: channels C of the backbone.
     :param dim: width D.
@@ -57,9 +54,9 @@ class TokenStem(nn.Module):
         self.projection = nn.Linear(in_dim, dim)
         self.convs = nn.Sequential(*(ConvNormReLU2d(dim, dim) for _ in range(n_convs)))
 
-    def forward(self, codes: Tensor) -> Tensor:
+    def forward(self, embeddings: Tensor) -> Tensor:
         """(N, C, h, w) -> (N, D, h, w)."""
-        x = self.projection(self.norm(codes.movedim(1, -1))).movedim(-1, 1)
+        x = self.projection(self.norm(embeddings.movedim(1, -1))).movedim(-1, 1)
         return self.convs(x)
 
     def project(self, tokens: Tensor) -> Tensor:
@@ -72,9 +69,9 @@ class Correspondence(nn.Module):
 
     Attention brings what the crop's tokens say (VQLoC). Beside it, each head says how
     much the place resembles the crop's most similar token, and the crop as a whole, by
-    cosine: a match is then not something that attention must learn to compute. This is
-    told of the codes as they are in training, and of the frozen ones, of which nothing
-    can be forgotten.
+    cosine: a match is then not something that attention must learn to compute. Cosines
+    are taken of the features in training, and of the frozen embeddings, of which
+    nothing can be forgotten.
 
     :param dim: width D.
     :param n_heads: heads; must divide dim.
@@ -91,7 +88,8 @@ class Correspondence(nn.Module):
         self.attention = CrossAttention(dim, n_heads)
         self.match = nn.Linear(dim, dim, bias=False)
         self.importance = nn.Linear(dim, n_heads)
-        # A bias, the same for all tokens, is nothing to the softmax over them.
+        # A bias, the same for all tokens, is nothing to the softmax over them. It is
+        # drawn and dropped: without the draw all weights after it would be others.
         self.importance.register_parameter("bias", None)
         self.likeness = nn.Linear(4 * n_heads, dim)
         self.feed_norm = nn.LayerNorm(dim)
@@ -104,30 +102,30 @@ class Correspondence(nn.Module):
         crop: Tensor,
         frozen: tuple[Tensor, Tensor],
         context: Tensor,
-        seen: Tensor,
+        mask: Tensor,
     ) -> Tensor:
         """Compare.
 
         :param x: (N, L, D) places of frames.
         :param crop: (N, S, D) tokens of the crop that belongs to each frame.
-        :param frozen: (N, L, C) and (N, S, C), the backbone's codes of both.
+        :param frozen: (N, L, C) and (N, S, C), the backbone's embeddings of both.
         :param context: (N, S', D) tokens that are attended to: the crop's, and prompts.
-        :param seen: (N, S') bool.
+        :param mask: (N, S') bool, context that is there.
         :return: (N, L, D).
         """
-        told = self.attention(self.norm(x), context, seen)
+        attended = self.attention(self.norm(x), context, mask)
         weights = self.importance(crop).softmax(dim=1)
-        alike = torch.cat(
+        similarity = torch.cat(
             [
-                self._likeness(self.match(x), self.match(crop), weights),
-                self._likeness(*frozen, weights),
+                self._similarity(self.match(x), self.match(crop), weights),
+                self._similarity(*frozen, weights),
             ],
             dim=-1,
         )
-        x = x + told + self.likeness(alike)
+        x = x + attended + self.likeness(similarity)
         return x + self.feed_forward(self.feed_norm(x))
 
-    def _likeness(self, x: Tensor, crop: Tensor, weights: Tensor) -> Tensor:
+    def _similarity(self, x: Tensor, crop: Tensor, weights: Tensor) -> Tensor:
         """(N, L, 2 * heads): largest cosine with a token, and weighted mean."""
         places, tokens = (
             F.normalize(part.unflatten(-1, (self.n_heads, -1)), dim=-1)
@@ -140,12 +138,11 @@ class Correspondence(nn.Module):
 
 
 class NearbyFrames(nn.Module):
-    """Pre-norm transformer block whose places attend to all places of the frames at
-    most ``radius`` away.
+    """Pre-norm transformer block whose places attend to those of near frames.
 
     :param dim: width D.
     :param n_heads: heads.
-    :param radius: frames.
+    :param radius: frames before and after whose places are attended to.
     :param dropout: of the feed-forward part.
     """
 
@@ -177,8 +174,9 @@ class NearbyFrames(nn.Module):
             for part in parts
         )
         attended = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=self._seen(valid, x.shape[2])
+            query, key, value, attn_mask=self._mask(valid, x.shape[2])
         )
+        # (B * T, heads, L, D / heads) -> (B, T, L, D)
         x = x + self.out(attended.transpose(1, 2).flatten(2)).unflatten(0, valid.shape)
         return x + self.feed_forward(self.feed_norm(x))
 
@@ -187,14 +185,14 @@ class NearbyFrames(nn.Module):
         padded = F.pad(x, (0, 0, 0, 0, self.radius, self.radius))
         return padded.unfold(1, 2 * self.radius + 1, 1).movedim(-1, 2)
 
-    def _seen(self, valid: Tensor, n_places: int) -> Tensor:
+    def _mask(self, valid: Tensor, n_places: int) -> Tensor:
         """(B * T, 1, 1, S) bool; a frame that is not there sees itself."""
         around = F.pad(valid, (self.radius, self.radius)).unfold(
             1, 2 * self.radius + 1, 1
         )
-        own = torch.arange(2 * self.radius + 1, device=valid.device) == self.radius
-        seen = (around | own).repeat_interleave(n_places, dim=-1)
-        return seen.flatten(0, 1)[:, None, None]
+        itself = torch.arange(2 * self.radius + 1, device=valid.device) == self.radius
+        mask = (around | itself).repeat_interleave(n_places, dim=-1)
+        return mask.flatten(0, 1)[:, None, None]
 
 
 class SpaceTimeEncoder(nn.Module):
@@ -300,19 +298,18 @@ class TrackHeads(nn.Module):
         return logits, deltas.permute(0, 3, 4, 1, 2).flatten(1, 3)
 
 
-class VisualQueryLocalizer(DynamicModule):
+class VisualQueryLocalizer(Localizer):
     """Finds what a crop shows in the frames of a window.
 
-    :param backbone: frozen encoder of pictures; frames and crops that come as codes
-        have been through it.
-    :param stem: of the codes.
+    :param backbone: frozen encoder of pictures; frames and crops that come as
+        embeddings have been through it.
+    :param stem: of the embeddings.
     :param correspondence: of frames and crop.
     :param encoder: over space and time.
     :param heads: logits and boxes.
     """
 
-    needs_words = True
-    """Each sample brings an object of its own, of which prompts alone cannot tell."""
+    needs_text = True
     n_queries = 1
     """Query logits of the output, K."""
 
@@ -331,15 +328,10 @@ class VisualQueryLocalizer(DynamicModule):
         self.correspondence = correspondence
         self.encoder = encoder
         self.heads = heads
-        self.pooled = nn.Identity()
-        """Sees (B, D) codes of windows in :meth:`clip_codes`; for feature hooks."""
-        self.narrated_module = nn.Identity()
-        """Sees (B, T, D) codes of frames and their (B, T) mask; for feature hooks."""
-        self.prompt_memory: PromptMemory | None = None
 
     @property
     def text_dim(self) -> int:
-        """Width of prompts: that of the backbone's codes, which crops are."""
+        """Width of prompts: that of the backbone's embeddings, which crops are."""
         return self.backbone.dim
 
     @property
@@ -350,81 +342,86 @@ class VisualQueryLocalizer(DynamicModule):
     def forward(self, batch: VisualQueryBatch) -> Tensor:
         """Localise.
 
-        :param batch: frames (B, T, 3, S, S) uint8 or their codes (B, T, C, h, w), and
-            crops alike.
+        :param batch: frames (B, T, 3, S, S) uint8 or their embeddings (B, T, C, h, w),
+            and crops alike.
         :return: (B, 1 + 4, P), zero in frames that are not there, see
             :mod:`avalanche_vilco.models.anchors`.
         """
-        codes = self._encode(batch)
-        pictures = codes.flatten(0, 1).transpose(1, 2)
+        # (B, T, places, D) -> (B * T, D, h, w)
+        pictures = self._encode(batch).flatten(0, 1).transpose(1, 2)
         pictures = pictures.unflatten(
             2, (self.encoder.grid_size, self.encoder.grid_size)
         )
         logits, deltas = self.heads(pictures)
         packed = torch.cat([logits[..., None], bounded_deltas(deltas)], dim=-1)
         packed = packed * batch.valid.flatten()[:, None, None].to(packed.dtype)
+        # (B * T, P / T, 5) -> (B, 5, P)
         return packed.unflatten(0, batch.valid.shape).flatten(1, 2).transpose(1, 2)
 
     def _encode(self, batch: VisualQueryBatch) -> Tensor:
         """(B, T, places, D)."""
-        frames, crops = self._codes(batch.frames.flatten(0, 1)), self._codes(batch.crop)
+        frames = self._embeddings(batch.frames.flatten(0, 1))
+        crops = self._embeddings(batch.crop)
         x, crop = self.stem(frames), self.stem(crops).flatten(2).transpose(1, 2)
-        context, seen = self._context(crops, crop)
+        context, mask = self._context(crops, crop)
+        # (N, C, h, w) -> (N, h * w, C)
         frozen = [part.flatten(2).transpose(1, 2) for part in (frames, crops)]
+        # (B, ...) -> (B * T, ...): each frame beside its crop
         n_frames = batch.valid.shape[1]
-        crop, context, seen, own = (
+        crop, context, mask, frozen_crop = (
             part.repeat_interleave(n_frames, 0)
-            for part in (crop, context, seen, frozen[1])
+            for part in (crop, context, mask, frozen[1])
         )
         found = self.correspondence(
-            x.flatten(2).transpose(1, 2), crop, (frozen[0], own), context, seen
+            x.flatten(2).transpose(1, 2), crop, (frozen[0], frozen_crop), context, mask
         )
         found = found.transpose(1, 2).unflatten(2, x.shape[-2:])
-        codes = self.encoder(found.unflatten(0, batch.valid.shape), batch.valid)
-        self.narrated_module((codes.mean(dim=2), batch.valid))
-        return codes
+        encoded = self.encoder(found.unflatten(0, batch.valid.shape), batch.valid)
+        self.narrated_module((encoded.mean(dim=2), batch.valid))
+        return encoded
 
-    def _codes(self, pictures: Tensor) -> Tensor:
-        """(N, C, h, w) of pixels, or of codes as they come."""
+    def _embeddings(self, pictures: Tensor) -> Tensor:
+        """(N, C, h, w) of pixels, or of embeddings as they come."""
         if pictures.dtype == torch.uint8:
             pictures = self.backbone(pictures)
         return pictures.to(self.stem.projection.weight.dtype)
 
     def _context(self, crops: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens that frames attend to: the crop's, and the prompts that it finds."""
-        seen = tokens.new_ones(tokens.shape[:2], dtype=torch.bool)
+        mask = tokens.new_ones(tokens.shape[:2], dtype=torch.bool)
         memory = self.prompt_memory
         if memory is None:
-            return tokens, seen
+            return tokens, mask
         found = memory(crops.mean(dim=(2, 3)))
         prompts = self.stem.project(memory.prompts)
         # The weights make prompts that a crop did not find vanish, and keys learn.
-        own = found.weights.to(prompts)[..., None, None] * prompts
+        weighted = found.weights.to(prompts)[..., None, None] * prompts
         used = found.chosen.repeat_interleave(memory.length, dim=1)
-        context = torch.cat([own.flatten(1, 2), tokens], dim=1)
-        return context, torch.cat([used, seen], dim=1)
+        # (B, m, L, D) -> (B, m * L, D), then the crop's
+        context = torch.cat([weighted.flatten(1, 2), tokens], dim=1)
+        return context, torch.cat([used, mask], dim=1)
 
-    def clip_codes(self, batch: VisualQueryBatch) -> Tensor:
-        """Mean over the frames of a window, (B, D); through ``pooled``."""
-        codes = self._encode(batch).mean(dim=2)
-        weights = batch.valid[..., None].to(codes.dtype)
-        return self.pooled((codes * weights).sum(1) / weights.sum(1))
+    def step_embeddings(self, batch: VisualQueryBatch) -> tuple[Tensor, Tensor]:
+        """(B, T, D) mean embeddings of frames, and their (B, T) mask.
+
+        :param batch: a batch.
+        """
+        return self._encode(batch).mean(dim=2), batch.valid
 
     @torch.no_grad()
     def query_embeddings(self, experience: Any) -> Tensor:
-        """(K, C) mean codes of crops of an experience, evenly spread, for keys to start
-        from.
+        """(K, C) mean embeddings of some of an experience's crops, evenly spread.
 
         :param experience: its dataset holds samples with crops.
         """
         data = experience.dataset
         n_crops = min(len(data), MAX_SPREAD_CROPS)
-        spots: Sequence[int] = torch.linspace(0, len(data) - 1, n_crops).long().tolist()
-        crops = [data[spot][0]["crop"] for spot in spots]
+        indices = torch.linspace(0, len(data) - 1, n_crops).long().tolist()
+        crops = [data[index][0]["crop"] for index in indices]
         if not crops:
             return torch.zeros(0, self.text_dim)
         pictures = torch.stack(crops).to(self.stem.projection.weight.device)
-        return self._codes(pictures).mean(dim=(2, 3)).cpu()
+        return self._embeddings(pictures).mean(dim=(2, 3)).cpu()
 
     def decode(self, output: Tensor, targets: TrackWindowTargets) -> FrameAnswers:
         """Best box of each frame; of the targets only the geometry is used.

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import avalanche_vilco
+from avalanche_vilco.benchmarks.spec import benchmark_names, find_benchmark
 from avalanche_vilco.core.files import write_atomically
 from avalanche_vilco.core.tables import percent
 from avalanche_vilco.evaluation.matrix import TaskMatrix, matrices_csv
@@ -122,9 +123,16 @@ def comparability(info: Mapping[str, Any]) -> str:
             f"not with the paper, whose {other} differ"
         )
     leak = "yes" if info["uses_ground_truth_at_test"] else "no"
-    text = info.get("query_text")
-    queries = "queries: crops" if text is None else f"query text: {text}"
     return (
         f"data: {data}\nprotocol: {info['protocol']} v{info['protocol_version']}; "
-        f"uses ground truth at test: {leak}; {queries}"
+        f"uses ground truth at test: {leak}{_queries(info)}"
     )
+
+
+def _queries(info: Mapping[str, Any]) -> str:
+    """What a model is asked by, if it is."""
+    if info.get("query_text") is not None:
+        return f"; query text: {info['query_text']}"
+    name = info["benchmark"]
+    queries = find_benchmark(name).queries if name in benchmark_names() else ""
+    return f"; queries: {queries}" if queries else ""

@@ -30,6 +30,16 @@ def unseeded_loader(
     )
 
 
+def batches_of(dataset: Any, strategy: Any) -> Iterator[tuple[Any, Any]]:
+    """Inputs and targets of all samples in order, on the strategy's device.
+
+    :param dataset: Avalanche dataset.
+    :param strategy: has ``device`` and ``eval_mb_size``.
+    """
+    for inputs, targets, *_ in unseeded_loader(dataset, strategy.eval_mb_size):
+        yield inputs.to(strategy.device), targets.to(strategy.device)
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Have a model in evaluation mode and without gradients for a while."""

@@ -18,18 +18,18 @@ from avalanche.training.storage_policy import (
 from torch import Tensor, nn
 
 from avalanche_vilco.core.batch import ClipBatch
-from avalanche_vilco.training.passes import evaluating, unseeded_loader
+from avalanche_vilco.training.passes import batches_of, evaluating
 
 
-class ClipCodes(nn.Module):
-    """A localiser whose output is its clip codes.
+class ClipEmbedder(nn.Module):
+    """A localiser whose output is its clip embeddings.
 
     Avalanche's selection strategies hook a layer of a model's forward pass and want
     one vector a sample from it::
 
-        HerdingSelectionStrategy(ClipCodes(model), "model.pooled")
+        HerdingSelectionStrategy(ClipEmbedder(model), "model.pooled")
 
-    :param model: has ``clip_codes`` and a layer ``pooled`` that its codes go through.
+    :param model: has ``clip_embeddings`` and a layer ``pooled`` that they go through.
     """
 
     def __init__(self, model: Any) -> None:
@@ -37,11 +37,38 @@ class ClipCodes(nn.Module):
         self.model = model
 
     def forward(self, clips: ClipBatch) -> Tensor:
-        """(B, D) clip codes."""
-        return self.model.clip_codes(clips)
+        """(B, D) embeddings."""
+        return self.model.clip_embeddings(clips)
 
 
-class ClassSlotBuffer(ExemplarsBuffer):
+class _QueryBuffer(ExemplarsBuffer):
+    """Memory that keeps lists of samples for each query and cuts them to its size."""
+
+    def __init__(self, max_size: int) -> None:
+        if max_size < 1:
+            raise ValueError(f"expected max_size of at least 1 but got {max_size}")
+        super().__init__(max_size)
+        self._n_updates = 0
+
+    @abstractmethod
+    def _keep(self, data: AvalancheDataset) -> Any:
+        """Keep the samples of ``data`` that the lists, cut to size, are left with."""
+
+    def _with(self, new_data: AvalancheDataset) -> AvalancheDataset:
+        """What is stored, and new samples behind it."""
+        return self.buffer.concat(new_data) if len(self.buffer) else new_data
+
+    def resize(self, strategy: Any, new_size: int) -> None:
+        """Change the size.
+
+        :param strategy: not used.
+        :param new_size: in the unit of the buffer.
+        """
+        self.max_size = new_size
+        self._keep(self.buffer)
+
+
+class ClassSlotBuffer(_QueryBuffer):
     """The public code's memory: equally many slots for each query seen.
 
     Each query keeps up to ``max_size // queries seen`` random clips with a window of
@@ -60,13 +87,10 @@ class ClassSlotBuffer(ExemplarsBuffer):
     """
 
     def __init__(self, max_size: int, *, seed: int = 0) -> None:
-        if max_size < 1:
-            raise ValueError(f"expected max_size of at least 1 but got {max_size}")
         super().__init__(max_size)
         self.seed = seed
         self.slots: dict[int, list[int]] = {}
-        """Query channel -> its clips, as positions in ``buffer``."""
-        self._n_updates = 0
+        """Class index -> its clips, as positions in ``buffer``."""
 
     @property
     def n_entries(self) -> int:
@@ -92,29 +116,12 @@ class ClassSlotBuffer(ExemplarsBuffer):
         :raises ValueError: there are more queries than slots.
         """
         candidates = _clips_by_query(new_data.class_indices, first=len(self.buffer))
-        for channel in seen:
-            self.slots.setdefault(channel, [])
-        generator = self._generator()
-        for channel, clips in sorted(candidates.items()):
-            pool = self.slots.get(channel, []) + clips
-            order = torch.randperm(len(pool), generator=generator).tolist()
-            self.slots[channel] = [pool[i] for i in order]
+        for query in seen:
+            self.slots.setdefault(query, [])
+        pools = {q: self.slots.get(q, []) + clips for q, clips in candidates.items()}
+        self.slots.update(_shuffled(pools, self.seed, self._n_updates))
         self._n_updates += 1
-        data = self.buffer.concat(new_data) if len(self.buffer) else new_data
-        self._keep(data)
-
-    def resize(self, strategy: Any, new_size: int) -> None:
-        """Change the number of slots.
-
-        :param strategy: not used.
-        :param new_size: slots of all queries together.
-        """
-        self.max_size = new_size
-        self._keep(self.buffer)
-
-    def _generator(self) -> torch.Generator:
-        generator = torch.Generator()
-        return generator.manual_seed(self.seed * 1_000_003 + self._n_updates)
+        self._keep(self._with(new_data))
 
     def _keep(self, data: AvalancheDataset) -> None:
         """Cut the slots to size and keep the samples that fill one."""
@@ -124,14 +131,16 @@ class ClassSlotBuffer(ExemplarsBuffer):
                 f"expected at least one slot for each of {len(self.slots)} queries "
                 f"but got max_size {self.max_size}"
             )
-        kept = {channel: clips[:size] for channel, clips in self.slots.items()}
+        kept = {query: clips[:size] for query, clips in self.slots.items()}
         used = sorted({clip for clips in kept.values() for clip in clips})
-        place = {clip: position for position, clip in enumerate(used)}
-        self.slots = {c: [place[clip] for clip in clips] for c, clips in kept.items()}
+        position = {clip: i for i, clip in enumerate(used)}
+        self.slots = {
+            q: [position[clip] for clip in clips] for q, clips in kept.items()
+        }
         self.buffer = data.subset(used)
 
 
-class QueryQuotaBuffer(ExemplarsBuffer):
+class QueryQuotaBuffer(_QueryBuffer):
     """Memory with an equal quota of samples for each query seen.
 
     Each query ranks the samples that have a window of it. Queries take turns, each
@@ -149,14 +158,11 @@ class QueryQuotaBuffer(ExemplarsBuffer):
     """
 
     def __init__(self, max_size: int) -> None:
-        if max_size < 1:
-            raise ValueError(f"expected max_size of at least 1 but got {max_size}")
         super().__init__(max_size)
         self.ranking: dict[int, list[int]] = {}
-        """Query channel -> the stored samples that have it, as positions in
+        """Class index -> the stored samples that have it, as positions in
         ``buffer``, best first."""
         self._turn: dict[int, tuple[int, int]] = {}
-        self._n_updates = 0
 
     @abstractmethod
     def rank(
@@ -165,7 +171,7 @@ class QueryQuotaBuffer(ExemplarsBuffer):
         """Rank samples.
 
         :param data: samples.
-        :param pools: query channel -> positions in ``data`` of the samples that have
+        :param pools: class index -> positions in ``data`` of the samples that have
             it, those stored before first.
         :param agent: the strategy.
         :return: the pools, best first.
@@ -190,32 +196,23 @@ class QueryQuotaBuffer(ExemplarsBuffer):
         :return: positions in ``new_data`` of the samples that were kept.
         """
         before = len(self.buffer)
-        data = self.buffer.concat(new_data) if before else new_data
-        found = _clips_by_query(new_data.class_indices, first=before)
-        pools = {c: [*self.ranking.get(c, ()), *own] for c, own in found.items()}
+        data = self._with(new_data)
+        candidates = _clips_by_query(new_data.class_indices, first=before)
+        pools = {q: [*self.ranking.get(q, ()), *new] for q, new in candidates.items()}
         self.ranking.update(self.rank(data, pools, agent))
-        unknown = sorted(found.keys() - self._turn.keys())
-        self._turn.update({c: (i, self._n_updates) for i, c in enumerate(unknown)})
+        unknown = sorted(candidates.keys() - self._turn.keys())
+        self._turn.update({q: (i, self._n_updates) for i, q in enumerate(unknown)})
         self._n_updates += 1
         return [p - before for p in self._keep(data) if p >= before]
 
-    def resize(self, strategy: Any, new_size: int) -> None:
-        """Change the number of samples.
-
-        :param strategy: not used.
-        :param new_size: samples at most.
-        """
-        self.max_size = new_size
-        self._keep(self.buffer)
-
     def _keep(self, data: AvalancheDataset) -> list[int]:
         in_turn = sorted(self.ranking, key=self._turn.__getitem__)
-        lists = [self.ranking[channel] for channel in in_turn]
+        lists = [self.ranking[query] for query in in_turn]
         kept = sorted(take_turns(lists, self.max_size))
-        place = {old: new for new, old in enumerate(kept)}
+        position = {old: new for new, old in enumerate(kept)}
         self.ranking = {
-            channel: [place[old] for old in ranks if old in place]
-            for channel, ranks in self.ranking.items()
+            query: [position[old] for old in ranks if old in position]
+            for query, ranks in self.ranking.items()
         }
         self.buffer = data.subset(kept)
         return kept
@@ -224,9 +221,9 @@ class QueryQuotaBuffer(ExemplarsBuffer):
 class HerdingBuffer(QueryQuotaBuffer):
     """iCaRL's memory: ranks are the order of herding.
 
-    A query's first samples have a mean clip code that is as near as can be to the
-    mean of all samples it was ranked among. Codes are of unit length and come from
-    the model's ``clip_codes`` when the samples are taken in.
+    A query's first samples have a mean embedding that is as near as can be to the
+    mean of all samples it was ranked among. Embeddings are of unit length and come from
+    the model's ``clip_embeddings`` when the samples are taken in.
 
     :param max_size: samples at most.
     """
@@ -236,12 +233,12 @@ class HerdingBuffer(QueryQuotaBuffer):
     ) -> dict[int, list[int]]:
         """Rank by herding; see :meth:`QueryQuotaBuffer.rank`."""
         wanted = sorted(set(chain(*pools.values())))
-        codes = _clip_codes(agent, data.subset(wanted)) if wanted else None
+        embeddings = _clip_embeddings(agent, data.subset(wanted)) if wanted else None
         row = {position: i for i, position in enumerate(wanted)}
         return {
-            channel: [pool[i] for i in _HERDING(codes[[row[p] for p in pool]])]
-            for channel, pool in pools.items()
-            if codes is not None
+            query: [pool[i] for i in _HERDING(embeddings[[row[p] for p in pool]])]
+            for query, pool in pools.items()
+            if embeddings is not None
         }
 
 
@@ -260,13 +257,7 @@ class RandomQuotaBuffer(QueryQuotaBuffer):
         self, data: AvalancheDataset, pools: Mapping[int, list[int]], agent: Any
     ) -> dict[int, list[int]]:
         """Rank at random; see :meth:`QueryQuotaBuffer.rank`."""
-        generator = torch.Generator()
-        generator.manual_seed(self.seed * 1_000_003 + self._n_updates)
-        orders = {
-            channel: torch.randperm(len(pool), generator=generator).tolist()
-            for channel, pool in sorted(pools.items())
-        }
-        return {c: [pools[c][i] for i in order] for c, order in orders.items()}
+        return _shuffled(pools, self.seed, self._n_updates)
 
 
 class _Herding(HerdingSelectionStrategy):
@@ -275,21 +266,20 @@ class _Herding(HerdingSelectionStrategy):
     def __init__(self) -> None:
         pass
 
-    def __call__(self, codes: Tensor) -> list[int]:
-        return self.make_sorted_indices_from_features(codes)
+    def __call__(self, embeddings: Tensor) -> list[int]:
+        return self.make_sorted_indices_from_features(embeddings)
 
 
 _HERDING = _Herding()
 
 
-def _clip_codes(agent: Any, data: AvalancheDataset) -> Tensor:
-    """(N, D) codes of unit length."""
+def _clip_embeddings(agent: Any, data: AvalancheDataset) -> Tensor:
+    """(N, D) embeddings of unit length."""
     with evaluating(agent.model):
-        codes = [
-            agent.model.clip_codes(clips.to(agent.device))
-            for clips, *_ in unseeded_loader(data, agent.eval_mb_size)
+        found = [
+            agent.model.clip_embeddings(clips) for clips, _ in batches_of(data, agent)
         ]
-    return F.normalize(torch.cat(codes).float(), dim=1)
+    return F.normalize(torch.cat(found).float(), dim=1)
 
 
 def take_turns(lists: Sequence[Sequence[int]], size: int) -> list[int]:
@@ -312,12 +302,25 @@ def take_turns(lists: Sequence[Sequence[int]], size: int) -> list[int]:
     return list(taken)
 
 
+def _shuffled(
+    pools: Mapping[int, list[int]], seed: int, n_updates: int
+) -> dict[int, list[int]]:
+    """Lists in random order; draws come from the seed and the number of updates."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + n_updates)
+    return {
+        query: [
+            pool[i] for i in torch.randperm(len(pool), generator=generator).tolist()
+        ]
+        for query, pool in sorted(pools.items())
+    }
+
+
 def _clips_by_query(
-    channels: Sequence[Sequence[int]], *, first: int
+    class_indices: Sequence[Sequence[int]], *, first: int
 ) -> Mapping[int, list[int]]:
     """Query -> numbers of the samples that have it, counted from ``first``."""
-    found: dict[int, list[int]] = {}
-    for number, own in enumerate(channels, start=first):
-        for channel in set(own):
-            found.setdefault(channel, []).append(number)
-    return found
+    clips: dict[int, list[int]] = {}
+    for number, queries in enumerate(class_indices, start=first):
+        for query in set(queries):
+            clips.setdefault(query, []).append(number)
+    return clips

@@ -24,13 +24,8 @@ def localization_evaluator(*, future: Any = "nan", **options: Any) -> Evaluation
     from avalanche_vilco.evaluation.metrics.continual import task_matrix_metrics
     from avalanche_vilco.evaluation.metrics.recall import recall_metrics
 
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="No loggers specified")
-        return EvaluationPlugin(
-            recall_metrics(**options),
-            task_matrix_metrics(future=future, **options),
-            loggers=[],
-        )
+    matrix = task_matrix_metrics(future=future, **options)
+    return _without_loggers(recall_metrics(**options), matrix)
 
 
 def track_evaluator(*, future: Any = "value", **options: Any) -> EvaluationPlugin:
@@ -46,9 +41,13 @@ def track_evaluator(*, future: Any = "value", **options: Any) -> EvaluationPlugi
     )
 
     matrix = TaskMatrixMetric(ResponseTrackMetrics(**options), future=future)
+    return _without_loggers(response_track_metrics(**options), matrix)
+
+
+def _without_loggers(*metrics: Any) -> EvaluationPlugin:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="No loggers specified")
-        return EvaluationPlugin(response_track_metrics(**options), matrix, loggers=[])
+        return EvaluationPlugin(*metrics, loggers=[])
 
 
 class BatchObjectMixin:
@@ -109,13 +108,13 @@ def _adapted(
         return init
     # Stock strategies name their method's arguments after the first three, too.
     first, later = _split(signature.parameters, after="criterion")
-    own = _plugin_parameters(plugin) if plugin else {}
-    own = {name: p for name, p in own.items() if name not in signature.parameters}
+    added = _plugin_parameters(plugin) if plugin else {}
+    added = {k: p for k, p in added.items() if k not in signature.parameters}
 
     @functools.wraps(init)
     def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
         given = {**defaults, **kwargs}
-        options = {name: given.pop(name) for name in own if name in given}
+        options = {name: given.pop(name) for name in added if name in given}
         if plugin is not None:
             built = _built_plugin(plugin, options)
             given["plugins"] = [*(given.get("plugins") or ()), built]
@@ -123,7 +122,7 @@ def _adapted(
 
     parameters = [
         p.replace(default=defaults.get(name, p.default))
-        for name, p in {**first, **own, **later}.items()
+        for name, p in {**first, **added, **later}.items()
     ]
     shown = signature.replace(parameters=parameters)
     initialise.__signature__ = shown  # type: ignore[attr-defined]
@@ -158,8 +157,8 @@ def _built_plugin(plugin: Callable[..., Any], options: Mapping[str, Any]) -> Any
     for name, parameter in _parameters(plugin).items():
         part = type(parameter.default)
         if is_dataclass(part):
-            own = {f.name: rest.pop(f.name) for f in fields(part) if f.name in rest}
-            parts[name] = part(**own)
+            names = [f.name for f in fields(part) if f.name in rest]
+            parts[name] = part(**{name: rest.pop(name) for name in names})
     return plugin(**rest, **parts)
 
 

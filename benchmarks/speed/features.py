@@ -16,7 +16,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,6 @@ from avalanche_vilco.data.features import (
     pack_features,
     resize_steps,
 )
-from avalanche_vilco.data.features.store import Header
 
 Clips = Mapping[str, Tensor]
 
@@ -109,11 +108,8 @@ class _InMemory(StoredFeatures):
     def locate(self, clip_id: str) -> str:
         return f"memory[{clip_id}]"
 
-    def missing(self, clip_ids: Iterable[str]) -> list[str]:
-        return [clip_id for clip_id in clip_ids if clip_id not in self.clips]
-
-    def _header(self, clip_id: str) -> Header:
-        return Header(tuple(self.clips[clip_id].shape), is_floating=True)
+    def ids(self) -> Collection[str]:
+        return self.clips.keys()
 
     def _stored(self, clip_id: str) -> Tensor:
         return self.clips[clip_id]

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
 from avalanche_vilco.benchmarks.vilco_mq.official import OFFICIAL_FILES
+from avalanche_vilco.benchmarks.vilco_vq.embedded import generate_mini_vq
 from avalanche_vilco.cli.main import main
-from avalanche_vilco.experiments import doctor
 from avalanche_vilco.experiments.doctor import examine
 
 ANNOTATIONS = "ego4d_clip_annotations_v2.json"
@@ -414,14 +414,16 @@ def test_several_records_at_fault_are_all_named(root):
 
 
 def test_endless_faults_of_records_end(root, monkeypatch):
-    monkeypatch.setattr(doctor, "MAX_ANNOTATION_FAULTS", 2)
+    monkeypatch.setattr(
+        "avalanche_vilco.benchmarks.vilco_mq.examine.MAX_ANNOTATION_FAULTS", 2
+    )
     records = records_of(root)
     for record in records.values():
         record["fps"] = 0
     (root / ANNOTATIONS).write_text(json.dumps(records))
     found = [one for one in examine(root).findings if one.part == "annotations"]
     assert len({one.records for one in found[:-1]}) == len(found[:-1]) == 2
-    assert found[-1].problem == "stopped after 2 faults"
+    assert found[-1].problem == "30 more records at fault"
 
 
 def test_all_missing_features_are_listed_by_subset(root):
@@ -448,7 +450,7 @@ def test_contents_are_read_unless_told_otherwise_or_large(root, monkeypatch):
     nan_in_features(root)
     assert examine(root, deep=False).findings == []
     assert examine(root).n_faults == 1
-    monkeypatch.setattr(doctor, "DEEP_BYTES", 10)
+    monkeypatch.setattr("avalanche_vilco.benchmarks.examination.DEEP_BYTES", 10)
     assert not examine(root).is_deep
     assert examine(root, deep=True).n_faults == 1
 
@@ -557,9 +559,10 @@ def test_root_that_is_no_folder_is_a_fault(name, root, capsys):
 
 def test_empty_root_says_what_is_expected(tmp_path):
     diagnosis = examine(tmp_path)
-    faults = [finding for finding in diagnosis.findings if finding.severity == "fault"]
-    assert [finding.part for finding in faults] == ["annotations", "features"]
-    assert ANNOTATIONS in faults[0].problem
+    (fault,) = diagnosis.findings
+    assert (fault.severity, fault.part) == ("fault", "annotations")
+    for name in (ANNOTATIONS, "nlq_train.json", "vq_val.json", "(vilco_vq)"):
+        assert name in fault.problem
 
 
 @pytest.mark.parametrize("name", [ANNOTATIONS, TEXT, SENTENCES, SENTENCE_FEATURES])
@@ -643,3 +646,157 @@ def test_doctor_starts_without_avalanche(mq_root):
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.endswith("set()\n"), done.stderr
+
+
+# Other benchmarks, and several in one root
+
+
+@pytest.fixture
+def question_root(nlq_root, tmp_path) -> Path:
+    return Path(shutil.copytree(nlq_root, tmp_path / "questions"))
+
+
+@pytest.fixture
+def track_root(tmp_path) -> Path:
+    return generate_mini_vq(tmp_path / "vq", n_train=2, n_val=1, n_test=1)
+
+
+def clips_in(root: Path, name: str) -> list[str]:
+    videos = json.loads((root / name).read_text())["videos"]
+    return [clip["clip_uid"] for video in videos for clip in video["clips"]]
+
+
+def edit_file(path: Path, change: Callable[[dict], object]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def first_annotation(content: dict) -> dict:
+    return content["videos"][0]["clips"][0]["annotations"][0]
+
+
+def question_without_features(root: Path) -> str:
+    uid = clips_in(root, "nlq_val.json")[0]
+    next((root / "features").glob(f"{uid}.*")).unlink()
+    return uid
+
+
+def question_window_is_text(root: Path) -> str:
+    def change(content: dict) -> None:
+        first_annotation(content)["language_queries"][0]["clip_end_sec"] = "late"
+
+    edit_file(root / "nlq_train.json", change)
+    return clips_in(root, "nlq_train.json")[0]
+
+
+def question_without_text(root: Path) -> str:
+    path = root / "nlq_query_text.safetensors"
+    entries = load_file(path)
+    train = json.loads((root / "nlq_train.json").read_text())
+    query_id = f"{first_annotation(train)['annotation_uid']}_0"
+    entries.pop(query_id)
+    save_file(entries, path)
+    return query_id
+
+
+def no_train_questions(root: Path) -> str:
+    (root / "nlq_train.json").unlink()
+    return root.name
+
+
+def track_without_video(root: Path) -> str:
+    uid = clips_in(root, "vq_train.json")[0]
+    (root / "clips" / f"{uid}.mp4").unlink()
+    return uid
+
+
+def truncated_video(root: Path) -> str:
+    uid = clips_in(root, "vq_val.json")[0]
+    path = root / "clips" / f"{uid}.mp4"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    return uid
+
+
+def video_of_another_clip(root: Path) -> str:
+    def change(content: dict) -> None:
+        content["videos"][0]["clips"][0]["video_end_sec"] += 60.0
+
+    edit_file(root / "vq_val.json", change)
+    return clips_in(root, "vq_val.json")[0]
+
+
+def no_video_folder(root: Path) -> str:
+    shutil.rmtree(root / "clips")
+    return "clips"
+
+
+OTHERS: dict[Callable[[Path], str], tuple[str, str, str]] = {
+    question_without_features: ("question_root", "features", "1 val clips have no"),
+    question_window_is_text: ("question_root", "annotations", "got `str`"),
+    question_without_text: ("question_root", "query text", "1 questions have no text"),
+    no_train_questions: ("question_root", "annotations", "no train annotations"),
+    track_without_video: ("track_root", "videos", "1 train clips have no videos"),
+    truncated_video: ("track_root", "videos", ""),
+    video_of_another_clip: ("track_root", "videos", "the file lasts"),
+    no_video_folder: ("track_root", "videos", "no videos"),
+}
+
+
+@pytest.mark.parametrize("plant", OTHERS, ids=named)
+def test_planted_fault_of_another_benchmark_is_found_by_name(plant, request):
+    fixture, part, problem = OTHERS[plant]
+    root = request.getfixturevalue(fixture)
+    name = plant(root)
+    found = [one for one in examine(root).findings if one.severity == "fault"]
+    assert found and {one.part for one in found} == {part}
+    assert problem in found[0].problem
+    assert name in [*found[0].records, Path(found[0].file).name]
+    assert found[0].remedy
+
+
+def test_nothing_is_reported_of_sound_roots_alone_or_together(
+    mq_root, nlq_root, track_root, tmp_path
+):
+    for root, part in ((nlq_root, "features"), (track_root, "videos")):
+        diagnosis = examine(root, deep=True)
+        assert diagnosis.n_faults == 0
+        assert diagnosis.counts["annotations"]["clips"] > 0
+        assert diagnosis.counts[part]["clips"] > 0
+    both = Path(shutil.copytree(nlq_root, tmp_path / "both"))
+    for name in ("features", TEXT, ANNOTATIONS):
+        copy = shutil.copytree if (mq_root / name).is_dir() else shutil.copy
+        options = {"dirs_exist_ok": True} if copy is shutil.copytree else {}
+        copy(mq_root / name, both / name, **options)
+    shutil.copytree(track_root, both, dirs_exist_ok=True)
+    diagnosis = examine(both, deep=False)
+    benchmarks = {part.split()[0] for part in diagnosis.counts}
+    assert benchmarks == {"vilco_mq", "vilco_nlq", "vilco_vq"}
+    assert [one for one in diagnosis.findings if "features" in one.part] == []
+    assert examine(both, benchmark="vilco_vq").counts.keys() == {
+        "annotations",
+        "videos",
+    }
+
+
+def test_flattened_questions_are_examined(question_root):
+    for subset in ("train", "val"):
+        source = question_root / f"nlq_{subset}.json"
+        lines = []
+        for video in json.loads(source.read_text())["videos"]:
+            for one in video["clips"]:
+                for part in one["annotations"]:
+                    for i, query in enumerate(part["language_queries"]):
+                        window = [query["clip_start_sec"], query["clip_end_sec"]]
+                        line = {
+                            "query_id": f"{part['annotation_uid']}_{i}",
+                            "duration": one["video_end_sec"] - one["video_start_sec"],
+                            "video_id": one["clip_uid"],
+                            "query": query["query"],
+                            "timestamps": [window],
+                        }
+                        lines.append(json.dumps(line))
+        source.with_name(f"ego4d_nlq_{subset}_v2.jsonl").write_text("\n".join(lines))
+        source.unlink()
+    (question_root / "nlq_test_unannotated.json").unlink(missing_ok=True)
+    assert examine(question_root).n_faults == 0

@@ -159,13 +159,13 @@ def test_nothing_waits_for_the_device(localizer, clip_batch, moment_targets):
     assert all(p.grad is not None for p in model.parameters())
 
 
-def test_clip_codes_are_means_over_the_clip_and_pass_the_hook_point(
+def test_clip_embeddings_are_means_over_the_clip_and_pass_the_hook_point(
     localizer, clip_batch
 ):
     model, seen = localizer(), []
     model.pooled.register_forward_hook(lambda _, __, code: seen.append(code))
-    codes = model.clip_codes(clip_batch([5, 64], seeds=[3, 4]))
-    alone = model.clip_codes(clip_batch([5], seeds=[3]))
+    codes = model.clip_embeddings(clip_batch([5, 64], seeds=[3, 4]))
+    alone = model.clip_embeddings(clip_batch([5], seeds=[3]))
     assert codes.shape == (2, 48)
     assert seen[0] is codes
     torch.testing.assert_close(codes[:1], alone, atol=1e-5, rtol=0)
@@ -333,7 +333,7 @@ def test_tokens_that_do_not_fit_are_refused_and_nothing_learnt(
 ):
     model = localizer(2)
     wrong = replace(text_query(3), tokens=torch.zeros(shape))
-    with pytest.raises(ValueError, match=r"expected \(L > 0, 12\) .* channel 3"):
+    with pytest.raises(ValueError, match=r"expected \(L > 0, 12\) .* class index 3"):
         model.learn_queries([text_query(2), wrong])
     assert model.n_queries == 2
 
@@ -395,7 +395,7 @@ def test_model_can_be_copied_after_a_backward_pass(
 ):
     model, clips = localizer().train(), clip_batch([40])
     _loss(model, clips, moment_targets([40], [[(3, 9, 0)]])).backward()
-    model.clip_codes(clips)
+    model.clip_embeddings(clips)
     assert torch.equal(deepcopy(model)(clips), model(clips))
 
 
@@ -469,7 +469,7 @@ def test_showing_all_texts_is_showing_none_in_particular(localizer, clip_batch):
 
 
 @pytest.mark.parametrize("channel", range(4))
-def test_only_shown_texts_matter_to_a_clip(channel, localizer, clip_batch):
+def test_only_texts_that_a_clip_is_shown_matter_to_it(channel, localizer, clip_batch):
     model = localizer()
     clips = _showing(clip_batch([20, 33]), [0, 1], [2, 3], n_queries=4)
     tokens = model.query_tokens.clone()
@@ -504,7 +504,7 @@ def test_texts_read_before_they_are_learnt_wait_for_clips_that_show_them(
 ):
     model, clips = localizer(), clip_batch([20, 33])
     reader = deepcopy(model)
-    reader.read_queries([text_query(channel, 5) for channel in range(7)])
+    reader.hold_texts([text_query(channel, 5) for channel in range(7)])
     assert reader.n_queries == model.n_queries == 4
     torch.testing.assert_close(reader(clips), model(clips), atol=1e-6, rtol=0)
     known = _showing(clips, [0, 1], [2], n_queries=7)
@@ -533,7 +533,7 @@ def test_weights_with_texts_not_learnt_yet_load_into_a_new_model(
     localizer, clip_batch, text_query
 ):
     model = localizer(3)
-    model.read_queries([text_query(channel) for channel in range(6)])
+    model.hold_texts([text_query(channel) for channel in range(6)])
     other = localizer(0, seed=1)
     other.load_state_dict(model.state_dict())
     clips = _showing(clip_batch([20, 33]), [0, 5], [4], n_queries=6)

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avalanche_vilco import vilco_mq_tiny
+from avalanche_vilco.models.blocks import masked_mean
 from avalanche_vilco.models.output import query_logits
 from avalanche_vilco.models.prompt_memory import (
     PromptMemory,
     install_prompts,
-    mean_token,
 )
 
 
@@ -89,10 +89,10 @@ def test_parameters_out_of_range_are_refused(options: dict, message: str) -> Non
         PromptMemory(width=4, **options)
 
 
-def test_mean_token_leaves_padding_out() -> None:
+def test_masked_mean_leaves_padding_out() -> None:
     tokens = torch.tensor([[[2.0], [4.0], [9.0]], [[5.0], [5.0], [5.0]]])
     valid = torch.tensor([[True, True, False], [False, False, False]])
-    assert mean_token(tokens, valid).tolist() == [[3.0], [0.0]]
+    assert masked_mean(tokens, valid).tolist() == [[3.0], [0.0]]
 
 
 @pytest.fixture
@@ -148,9 +148,9 @@ def test_clip_that_shows_its_queries_sees_their_prompts_only(
 ) -> None:
     clips = clip_batch([20, 20])
     clips.shown = torch.tensor([[True, False, False, False], [True, True, True, True]])
-    text = prompted.shown_text(clips)
+    text = prompted.query_text(clips)
     found = prompted.find_prompts().chosen.repeat_interleave(4, dim=1)
-    seen = text.seen[:, : 6 * 4]
+    seen = text.mask[:, : 6 * 4]
     assert torch.equal(seen[0], found[0])
     assert torch.equal(seen[1], found.any(0))
 

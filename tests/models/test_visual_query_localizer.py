@@ -365,7 +365,7 @@ def test_codes_of_a_window_are_the_mean_of_its_frames(model):
     seen, kept = [], []
     model.pooled.register_forward_hook(lambda m, args, out: seen.append(out))
     model.narrated_module.register_forward_hook(lambda m, args, out: kept.append(out))
-    codes = model.clip_codes(window([7, 4]))
+    codes = model.clip_embeddings(window([7, 4]))
     frames, valid = kept[0]
     assert frames.shape == (2, N_FRAMES, model.narrated_dim)
     assert valid.sum(dim=1).tolist() == [7, 4]

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -81,7 +81,10 @@ class ClipRecord(msgspec.Struct):
 
 
 def read_moment_annotations(
-    path: Path | str, *, windows: str = "clipped"
+    path: Path | str,
+    *,
+    windows: str = "clipped",
+    faults: list[DataError] | None = None,
 ) -> MomentAnnotations:
     """Read and validate the processed moment-query file.
 
@@ -92,6 +95,8 @@ def read_moment_annotations(
     :param path: ``ego4d_clip_annotations_v2.json`` or v1.
     :param windows: ``"clipped"``, or ``"raw"`` to leave windows that overhang or lie
         behind the clip's end as they are, which the public split procedure sees.
+    :param faults: if given, errors of records are added to it, not raised, and these
+        records are left out.
     :return: clips in file order, category names and the report.
     :raises FileNotFoundError: no such file.
     :raises ValueError: no such policy for windows.
@@ -107,9 +112,17 @@ def read_moment_annotations(
             "ego4d_clip_annotations_v2.json, which comes with Ego4D's moment queries"
         )
     content = path.read_bytes()
-    records = _decode_records(path, content)
+    raw = decode_json_object(path, content, hint=_LAYOUT_HINT, faults=faults)
+    if not raw:
+        raise DataError(path, "the file holds no clip", hint="is it the right file?")
+    records: dict[str, ClipRecord] = {}
+    for clip_id, one in raw.items():
+        with collected(faults):
+            records[clip_id] = convert(
+                one, ClipRecord, path, hint=_LAYOUT_HINT, record=clip_id
+            )
     report = DataReport(files={path.name: hashlib.sha256(content).hexdigest()})
-    return moment_annotations([(path, records)], report, windows=windows)
+    return moment_annotations([(path, records)], report, windows=windows, faults=faults)
 
 
 def moment_annotations(
@@ -118,6 +131,7 @@ def moment_annotations(
     *,
     windows: str,
     label_id_source: str = "annotation file",
+    faults: list[DataError] | None = None,
 ) -> MomentAnnotations:
     """Validate records whose types are right already.
 
@@ -125,44 +139,50 @@ def moment_annotations(
     :param report: where to count.
     :param windows: ``"clipped"`` or ``"raw"``.
     :param label_id_source: where the category ids come from.
+    :param faults: see :func:`read_moment_annotations`.
     :raises DataError: a value breaks a rule; names file, record and field.
     """
-    names = _label_names(files)
-    clips = tuple(
-        _moment_clip(path, clip_id, record, report, windows)
-        for path, records in files
-        for clip_id, record in records.items()
-    )
-    _note_shared_parents(clips, report.stage("annotations", "clips"))
-    return MomentAnnotations(clips, names, report, label_id_source)
-
-
-def _decode_records(path: Path, content: bytes) -> dict[str, ClipRecord]:
-    records = decode_json_object(path, content, hint=_LAYOUT_HINT)
-    if not records:
-        raise DataError(path, "the file holds no clip", hint="is it the right file?")
-    return {clip_id: _record(path, clip_id, one) for clip_id, one in records.items()}
-
-
-def _record(path: Path, clip_id: str, raw: Any) -> ClipRecord:
-    return convert(raw, ClipRecord, path, hint=_LAYOUT_HINT, record=clip_id)
-
-
-def _label_names(
-    files: Sequence[tuple[Path, Mapping[str, ClipRecord]]],
-) -> dict[int, str]:
     names: dict[int, str] = {}
-    ids: dict[str, int] = {}
+    clips: list[MomentClip] = []
     for path, records in files:
         for clip_id, record in records.items():
-            for i, window in enumerate(record.annotations):
-                spot = f"annotations[{i}].label"
-                check_label(path, clip_id, spot, window.label)
-                _check_label_id(path, clip_id, spot, window, names, ids)
-    if not names:
+            with collected(faults):
+                _check_record(path, clip_id, record)
+                names = _checked_labels(path, clip_id, record, names)
+                clips.append(_moment_clip(clip_id, record, report, windows))
+    if not names and not faults:
         hint = "a test file cannot be trained on"
         raise DataError(files[0][0], "no clip has an annotation", hint=hint)
-    return dict(sorted(names.items()))
+    _note_shared_parents(clips, report.stage("annotations", "clips"))
+    names = dict(sorted(names.items()))
+    return MomentAnnotations(tuple(clips), names, report, label_id_source)
+
+
+@contextmanager
+def collected(faults: list[DataError] | None) -> Iterator[None]:
+    """Collect an error of a record instead of raising it.
+
+    :param faults: gets the error; None: it is raised.
+    """
+    try:
+        yield
+    except DataError as fault:
+        if faults is None:
+            raise
+        faults.append(fault)
+
+
+def _checked_labels(
+    path: Path, clip_id: str, record: ClipRecord, names: Mapping[int, str]
+) -> dict[int, str]:
+    """Names by id with those of a record; of a record at fault none stays."""
+    found = dict(names)
+    ids = {name: label_id for label_id, name in names.items()}
+    for i, window in enumerate(record.annotations):
+        spot = f"annotations[{i}].label"
+        check_label(path, clip_id, spot, window.label)
+        _check_label_id(path, clip_id, spot, window, found, ids)
+    return found
 
 
 def check_label(path: Path, clip_id: str, spot: str, label: str) -> None:
@@ -200,11 +220,10 @@ def _check_label_id(
 
 
 def _moment_clip(
-    path: Path, clip_id: str, record: ClipRecord, report: DataReport, policy: str
+    clip_id: str, record: ClipRecord, report: DataReport, policy: str
 ) -> MomentClip:
-    _check_record(path, clip_id, record)
     tally = report.stage("annotations", "windows")
-    windows, labels = _clean_windows(path, clip_id, record, tally, policy)
+    windows, labels = _clean_windows(record, tally, policy)
     clips = report.stage("annotations", "clips")
     if len(windows):
         clips.kept += 1
@@ -242,17 +261,18 @@ def _check_record(path: Path, clip_id: str, record: ClipRecord) -> None:
         if not (math.isfinite(value) and value > 0):
             problem = f"expected a positive number but got {value}"
             raise DataError(path, problem, record=clip_id, field=name)
+    for i, window in enumerate(record.annotations):
+        check_finite(path, clip_id, f"annotations[{i}].segment", window.segment)
 
 
 def _clean_windows(
-    path: Path, clip_id: str, record: ClipRecord, tally: Tally, policy: str
+    record: ClipRecord, tally: Tally, policy: str
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     # A raw window may end, or even lie, behind the clip's end.
     limit = record.duration if policy == "clipped" else math.inf
     kept: list[WindowRecord] = []
-    for i, window in enumerate(record.annotations):
+    for window in record.annotations:
         start, end = window.segment
-        check_finite(path, clip_id, f"annotations[{i}].segment", (start, end))
         at_end = end == record.duration
         tally.note("windows end exactly at the clip's end", int(at_end))
         reason = unusable_window(start, end, limit)

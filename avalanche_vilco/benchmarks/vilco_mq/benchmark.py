@@ -91,6 +91,11 @@ BENCHMARK = Benchmark(
     chance="on shuffled features",
     deviations=DEVIATIONS,
     recipe=read_recipe(Path(__file__).with_name("recipe.yaml")),
+    annotation_files=(
+        *("ego4d_clip_annotations_v2.json", "ego4d_clip_annotations.json"),
+        *("moments_train.json", "moments_val.json", "moments_test_unannotated.json"),
+    ),
+    examine=deferred(f"{_HERE}.examine:examine"),
     submission=Submission(
         task="mq",
         collector=deferred("avalanche_vilco.benchmarks.answers:WindowAnswers"),

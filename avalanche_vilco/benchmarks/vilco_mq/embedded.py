@@ -31,6 +31,7 @@ from avalanche_vilco.benchmarks.embedded import (
     coverage,
     draw_uid,
     folder_sha256,
+    read_packaged,
     require_at_least_one,
     slow_noise,
     token_features,
@@ -58,87 +59,18 @@ __all__ = [
 MINI_MQ_VERSION = "1"
 
 
-MINI_MQ_CATEGORIES: tuple[tuple[str, ...], ...] = (
-    (
-        "boil_water_in_a_kettle",
-        "peel_/_grate_a_carrot",
-        "crack_eggs_into_a_bowl",
-        "set_the_dinner_table",
-        "toast_bread_/_bagels",
-        '"season_a_dish_(with_salt,_pepper,_herbs)"',
-        "pour_juice_/_milk_into_a_glass",
-        "scrub_a_burnt_pan",
-        "squeeze_lemons_/_oranges",
-        "label_/_stack_storage_jars",
-    ),
-    (
-        "dust_shelves_/_frames",
-        "change_a_light_bulb",
-        "sort_mail_/_parcels",
-        "feed_a_goldfish",
-        "tune_a_guitar",
-        '"pack_a_suitcase_(shoes,_shirts,_toiletries)"',
-        "sew_on_a_button",
-        "lace_up_boots",
-        "roll_up_a_carpet_/_rug",
-        "knit_/_crochet_a_scarf",
-    ),
-    (
-        "scatter_lawn_seed",
-        "prune_roses_/_shrubs",
-        "coil_a_garden_hose",
-        "fill_a_bird_feeder",
-        "spread_mulch_/_compost",
-        '"divide_pot_plants_(ferns,_succulents,_etc.)"',
-        "stake_tomato_stems",
-        "push_a_wheelbarrow",
-        "scrape_moss_off_paving_stones",
-        "pick_berries_/_cherries",
-    ),
-    (
-        "clamp_boards_together",
-        "sharpen_a_chisel_/_plane",
-        "solder_a_circuit_board",
-        "oil_a_bicycle_chain",
-        "mix_glue_/_filler",
-        '"sort_fasteners_(screws,_bolts,_washers)"',
-        "bend_a_metal_tube",
-        "inflate_a_tyre",
-        "varnish_a_stool_/_cabinet",
-        "saw_/_file_a_steel_bar",
-    ),
-    (
-        "scan_goods_at_a_self-checkout",
-        "choose_a_bouquet_/_card",
-        "sniff_a_perfume_sample",
-        "push_a_pram_/_trolley",
-        "read_a_bus_timetable",
-        '"compare_prices_(cheese,_bread,_wine)"',
-        "return_a_library_book",
-        "unlock_a_rental_bicycle",
-        "fold_/_unfold_a_street_map",
-        "feed_coins_into_a_parking_meter",
-    ),
-)
-"""Raw category names, one tuple for each group (a scenario such as the kitchen)."""
+@dataclass(frozen=True)
+class _Names:
+    """The content of ``embedded.yaml``."""
 
-_DISTRACTOR_SENTENCES = (
-    "C looks around",
-    "C adjusts the camera",
-    "C scratches an arm",
-    "C opens a door",
-    "C lifts a cloth",
-    "C puts a tool down",
-    "C steps aside",
-    "C shakes both hands",
-    "C touches a lid",
-    "C moves a chair",
-    "C turns to the left",
-    "C picks up a bag",
-    "C closes a drawer",
-    "C waits",
-    "C points at a box",
-)
+    categories: tuple[tuple[str, ...], ...]
+    distractors: tuple[str, ...]
+
+
+_NAMES = read_packaged(__file__, "embedded.yaml", _Names)
+MINI_MQ_CATEGORIES: tuple[tuple[str, ...], ...] = _NAMES.categories
+"""Raw category names, one tuple for each group (a scenario such as the kitchen)."""
+_DISTRACTOR_SENTENCES = _NAMES.distractors
 _GROUP_WEIGHTS = (0.28, 0.22, 0.19, 0.17, 0.14)
 _WORLD, _PLAN, _LAYOUT, _FEATURES, _NARRATION = range(5)
 _MIN_WINDOW_SEC = 0.601

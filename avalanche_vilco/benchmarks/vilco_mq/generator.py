@@ -20,28 +20,20 @@ from avalanche_vilco.benchmarks.manifest import (
     ManifestSource,
     SplitManifest,
     categories_by_id,
-    divide_or_follow,
     make_manifest,
     open_manifest,
+    settle_split,
 )
 from avalanche_vilco.benchmarks.scenario import (
     QueryIncrementalScenario,
-    learnt_queries,
-    query_streams,
+    query_scenario,
 )
 from avalanche_vilco.benchmarks.sources import (
-    check_features,
     checked_sources,
-    items_with_features,
     open_clip_features,
     open_narrations,
 )
-from avalanche_vilco.benchmarks.split import (
-    Division,
-    Split,
-    check_training,
-    count_split,
-)
+from avalanche_vilco.benchmarks.split import Division, Split
 from avalanche_vilco.benchmarks.vilco_mq.annotations import MomentAnnotations
 from avalanche_vilco.benchmarks.vilco_mq.reference_metadata import (
     read_reference_metadata,
@@ -146,22 +138,23 @@ def vilco_mq(
     files = read_moment_files(dataset_root, chosen, MQ_PROTOCOLS[protocol])
     read = files.annotations
     items = _streamed_items(read)
-    store = open_clip_features(chosen, files.root, [item.record for item in items])
-    present = items_with_features(items, store, chosen, read.report, MQ_RULES.units)
+    clips = {item.clip_id: item.record for item in items}
+    units = MQ_RULES.units
+    store, present = open_clip_features(
+        items, clips, chosen, files.root, read.report, units
+    )
     _check_subsets(present, files.path)
-    check_features([item.record for item in present], store, chosen)
-    split = divide_or_follow(
+    split = settle_split(
         items,
         present,
         division,
         pinned,
         MQ_RULES,
         names=read.label_names,
-        digests=read.report.files,
+        report=read.report,
         paths=files.paths,
+        train_path=files.path,
     )
-    count_split(present, split, MQ_RULES, read.report)
-    check_training(split, MQ_RULES, files.path)
     names = categories_by_id(read.label_names)
     made = make_manifest(split, names, MQ_RULES, read.report.files)
     datasets = _datasets(split, store, files, chosen)
@@ -191,15 +184,15 @@ def unlabelled_mq(
     if not clips:
         hint = "Ego4D's own are in moments_test_unannotated.json"
         raise DataError(files.path, "no clip of subset 'test'", hint=hint)
-    store = open_clip_features(chosen, files.root, clips)
-    items = moment_items(clips)
-    present = items_with_features(items, store, chosen, read.report, MQ_RULES.units)
-    kept = [item.record for item in present]
-    check_features(kept, store, chosen)
+    items, by_id = moment_items(clips), {clip.clip_id: clip for clip in clips}
+    units = MQ_RULES.units
+    store, present = open_clip_features(
+        items, by_id, chosen, files.root, read.report, units
+    )
     nothing = MomentClip("", "", "test", 0.0, 0.0)
     samples = [
-        MomentSample(clip, nothing.windows_sec, nothing.label_ids, asked=())
-        for clip in kept
+        MomentSample(item.record, nothing.windows_sec, nothing.label_ids, asked=())
+        for item in present
     ]
     return MomentDataset(samples, store, len(read.label_names))
 
@@ -254,43 +247,29 @@ def _scenario(
     sources: MQSources,
     return_task_id: bool,
 ) -> QueryIncrementalScenario:
-    read = files.annotations
-    tokens = _tokens(files)
-    groups = learnt_queries(manifest.groups, tokens.__getitem__)
-    queries = list(chain(*groups))
-    streams = query_streams(
+    text = files.query_text.name if files.query_text else "hashed words"
+    deviations = ["clip_label_text"] if sources.clip_label_text else []
+    scenario = query_scenario(
+        split,
+        manifest,
         datasets,
-        split.sizes(),
-        groups,
+        tokens=_tokens(files).__getitem__,
         class_indices=lambda sample: sorted(set(sample.class_indices.tolist())),
         return_task_id=return_task_id,
+        info={
+            "data": files.root.description,
+            "uses_ground_truth_at_test": bool(deviations),
+            "category_ids": files.annotations.label_id_source,
+            "query_text": text + (", each clip's own labels" if deviations else ""),
+            "feature_dim": datasets["train"].store.width,
+            "deviations": deviations,
+        },
+        report=files.annotations.report,
     )
     if sources.clip_label_text:
-        for experience in chain(*streams.values()):
-            experience.shown_queries = tuple(queries)
-    text = files.query_text.name if files.query_text else "hashed words"
-    if sources.clip_label_text:
-        text += ", each clip's own labels"
-    info = {
-        "benchmark": "vilco_mq",
-        **split.facts(),
-        "data": files.root.description,
-        "comparable_with_paper": False,
-        "uses_ground_truth_at_test": sources.clip_label_text,
-        "category_ids": read.label_id_source,
-        "query_text": text,
-        "feature_dim": datasets["train"].store.width,
-        "task_labels": "experience" if return_task_id else "0",
-        "deviations": ["clip_label_text"] if sources.clip_label_text else [],
-    }
-    return QueryIncrementalScenario(
-        streams,
-        queries=queries,
-        datasets=datasets,
-        info=info,
-        report=read.report,
-        manifest=manifest,
-    )
+        for experience in chain(*scenario.streams.values()):
+            experience.shown_queries = scenario.queries
+    return scenario
 
 
 def _tokens(files: MomentFiles) -> Mapping[str, Tensor]:

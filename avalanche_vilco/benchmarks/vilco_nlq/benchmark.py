@@ -56,6 +56,12 @@ BENCHMARK = Benchmark(
     future="value",
     chance="on shuffled features",
     recipe=read_recipe(Path(__file__).with_name("recipe.yaml")),
+    annotation_files=(
+        *("nlq_train.json", "nlq_val.json", "nlq_test_unannotated.json"),
+        *("ego4d_nlq_train_v2.jsonl", "ego4d_nlq_val_v2.jsonl"),
+        *("ego4d_nlq_train.jsonl", "ego4d_nlq_val.jsonl"),
+    ),
+    examine=deferred(f"{_HERE}.examine:examine"),
     submission=Submission(
         task="nlq",
         collector=deferred("avalanche_vilco.benchmarks.answers:WindowAnswers"),

@@ -22,23 +22,20 @@ from avalanche_vilco.benchmarks.manifest import (
     ManifestSource,
     SplitManifest,
     categories_by_id,
-    divide_or_follow,
     make_manifest,
     open_manifest,
+    settle_split,
 )
 from avalanche_vilco.benchmarks.scenario import (
     QueryIncrementalScenario,
-    learnt_queries,
-    query_streams,
+    query_scenario,
 )
 from avalanche_vilco.benchmarks.sources import (
-    check_features,
     checked_sources,
-    items_with_features,
     open_clip_features,
     open_narrations,
 )
-from avalanche_vilco.benchmarks.split import Split, check_training, count_split
+from avalanche_vilco.benchmarks.split import Split
 from avalanche_vilco.benchmarks.vilco_nlq.dataset import (
     QueryDataset,
     feature_clip,
@@ -65,6 +62,7 @@ from avalanche_vilco.data.features import FeatureStore
 from avalanche_vilco.data.moments import MomentClip
 
 _NAMES = dict(enumerate(NLQ_TEMPLATES))
+_BOTH_FILES = "train and val files"
 
 
 def vilco_nlq(
@@ -149,27 +147,26 @@ def vilco_nlq(
         chosen = replace(chosen, small_data=small_data)
     files = read_question_files(dataset_root, chosen, NLQ_PROTOCOLS[protocol])
     read = files.annotations
-    clips = _feature_clips(files, chosen)
-    store = open_clip_features(chosen, files.root, clips.values())
     queries, templates = templated_queries(
         read, chosen.untemplated, None if pinned is None else pinned.manifest
     )
     items = question_items(queries, read.clips)
-    present = items_with_features(items, store, chosen, read.report, NLQ_RULES.units)
-    check_features(_asked_clips(present, clips), store, chosen)
-    split = divide_or_follow(
+    clips, units = _feature_clips(files, chosen), NLQ_RULES.units
+    store, present = open_clip_features(
+        items, clips, chosen, files.root, read.report, units
+    )
+    split = settle_split(
         items,
         with_small_test_stream(present) if chosen.small_data else present,
         division,
         pinned,
         NLQ_RULES,
         names=_NAMES,
-        digests=read.report.files,
+        report=read.report,
         paths=files.paths,
+        train_path=files.train_path,
         subsets=dict.fromkeys(STREAM_SUBSETS, "val") if chosen.small_data else None,
     )
-    count_split(present, split, NLQ_RULES, read.report)
-    check_training(split, NLQ_RULES, files.train_path)
     names = categories_by_id(_NAMES)
     made = make_manifest(split, names, NLQ_RULES, read.report.files)
     datasets = _datasets(split, present, clips, store, files, chosen)
@@ -193,10 +190,10 @@ def unlabelled_nlq(
     chosen = checked_sources(NLQSources, sources)
     files = read_unlabelled_files(dataset_root, chosen)
     read, clips = files.annotations, _feature_clips(files, chosen)
-    store = open_clip_features(chosen, files.root, clips.values())
-    items = question_items(read.queries, read.clips)
-    present = items_with_features(items, store, chosen, read.report, NLQ_RULES.units)
-    check_features(_asked_clips(present, clips), store, chosen)
+    items, units = question_items(read.queries, read.clips), NLQ_RULES.units
+    store, present = open_clip_features(
+        items, clips, chosen, files.root, read.report, units
+    )
     queries = [item.record for item in present]
     tokens = open_query_tokens(queries, files.query_text, text_model=chosen.text_model)
     samples = [query_sample(query, clips[query.clip_id], -1) for query in queries]
@@ -215,12 +212,6 @@ def _feature_clips(files: QuestionFiles, sources: NLQSources) -> dict[str, Momen
     rate = sources.features_per_sec
     read = files.annotations.clips
     return {clip_id: feature_clip(clip, rate) for clip_id, clip in read.items()}
-
-
-def _asked_clips(
-    items: Sequence[Item], clips: Mapping[str, MomentClip]
-) -> list[MomentClip]:
-    return [clips[clip_id] for clip_id in dict.fromkeys(i.clip_id for i in items)]
 
 
 def _datasets(
@@ -264,38 +255,24 @@ def _scenario(
     read, train = files.annotations, datasets["train"]
     # A template has no text of its own: each question brings its tokens.
     no_tokens = torch.zeros(0, train.tokens.width)
-    groups = learnt_queries(manifest.groups, lambda name: no_tokens)
-    streams = query_streams(
+    is_known, is_small = not read.subsets_without_videos, sources.small_data
+    return query_scenario(
+        split,
+        manifest,
         datasets,
-        split.sizes(),
-        groups,
+        tokens=lambda name: no_tokens,
         class_indices=lambda sample: [sample.template],
         return_task_id=return_task_id,
-    )
-    is_known = not read.subsets_without_videos
-    info = {
-        "benchmark": "vilco_nlq",
-        **split.facts(),
-        "data": files.root.description,
-        "comparable_with_paper": False,
-        "uses_ground_truth_at_test": False,
-        "templates": templates,
-        "parent_videos": "known" if is_known else "clips stand in",
-        "query_text": files.text_name,
-        "data_mode": "val file split by video"
-        if sources.small_data
-        else "train and val files",
-        "untemplated": sources.untemplated,
-        "feature_dim": train.store.width,
-        "text_dim": train.tokens.width,
-        "features_per_sec": sources.features_per_sec,
-        "task_labels": "experience" if return_task_id else "0",
-    }
-    return QueryIncrementalScenario(
-        streams,
-        queries=list(chain(*groups)),
-        datasets=datasets,
-        info=info,
+        info={
+            "data": files.root.description,
+            "templates": templates,
+            "parent_videos": "known" if is_known else "clips stand in",
+            "query_text": files.text_name,
+            "data_mode": "val file split by video" if is_small else _BOTH_FILES,
+            "untemplated": sources.untemplated,
+            "feature_dim": train.store.width,
+            "text_dim": train.tokens.width,
+            "features_per_sec": sources.features_per_sec,
+        },
         report=read.report,
-        manifest=manifest,
     )

@@ -65,12 +65,15 @@ BENCHMARK = Benchmark(
     metrics=metrics,
     main_metric="stAP25",
     future="value",
+    queries="crops",
     chance="when each query shows the crop of another",
     recipe=read_recipe(Path(__file__).with_name("recipe.yaml")),
     backbone_cache=BackboneCache(
         is_default=is_small_and_fixed,
         fill=deferred(f"{_HERE}.backbone_cache:cache_backbone"),
     ),
+    annotation_files=("vq_train.json", "vq_val.json", "vq_test_unannotated.json"),
+    examine=deferred(f"{_HERE}.examine:examine"),
     submission=Submission(
         task="vq",
         collector=deferred(f"{_HERE}.answers:TrackAnswers"),

@@ -23,8 +23,7 @@ from avalanche_vilco.benchmarks.manifest import (
 )
 from avalanche_vilco.benchmarks.scenario import (
     QueryIncrementalScenario,
-    learnt_queries,
-    query_streams,
+    query_scenario,
 )
 from avalanche_vilco.benchmarks.sources import checked_sources
 from avalanche_vilco.benchmarks.split import Split, check_training, count_split
@@ -249,35 +248,24 @@ def _scenario(
     )
     # A title is shown to no model that localises: each query brings its crop.
     no_tokens = torch.zeros(0, 1)
-    groups = learnt_queries(manifest.groups, lambda title: no_tokens)
-    streams = query_streams(
+    return query_scenario(
+        split,
+        manifest,
         datasets,
-        sizes,
-        groups,
+        sizes=sizes,
+        tokens=lambda title: no_tokens,
         class_indices=lambda sample: [sample.title_index],
         return_task_id=return_task_id,
-    )
-    info = {
-        "benchmark": "vilco_vq",
-        **split.facts(),
-        "data": files.root.description,
-        "comparable_with_paper": False,
-        "uses_ground_truth_at_test": False,
-        "grouping": split.provenance.get("grouping"),
-        "group_seed": split.provenance.get("seed"),
-        "image_size": train.image_size,
-        "crop_size": train.pictures.crop_size,
-        "window": train.n_frames,
-        "draw_seed": train.draw_seed,
-        "backend": train.videos.backend,
-        "augment": train.augment,
-        "task_labels": "experience" if return_task_id else "0",
-    }
-    return QueryIncrementalScenario(
-        streams,
-        queries=list(chain(*groups)),
-        datasets=datasets,
-        info=info,
+        info={
+            "data": files.root.description,
+            "grouping": split.provenance.get("grouping"),
+            "group_seed": split.provenance.get("seed"),
+            "image_size": train.image_size,
+            "crop_size": train.pictures.crop_size,
+            "window": train.n_frames,
+            "draw_seed": train.draw_seed,
+            "backend": train.videos.backend,
+            "augment": train.augment,
+        },
         report=read.report,
-        manifest=manifest,
     )

@@ -43,11 +43,11 @@ class FeatureFolder(StoredFeatures):
         """The folder."""
         return self.source
 
-    def path(self, clip_id: str) -> Path | None:
-        """The file of a clip, or None.
+    def path(self, clip_id: str) -> Path:
+        """The file of a clip.
 
         :param clip_id: clip uid.
-        :raises FeatureError: the clip has several files, or its id could name a
+        :raises FeatureError: the clip has no file or several, or its id could name a
             file outside the folder.
         """
         if not _PLAIN_NAME.fullmatch(clip_id):
@@ -57,27 +57,23 @@ class FeatureFolder(StoredFeatures):
         if len(found) > 1:
             names = " and ".join(path.name for path in found)
             raise self._fault(f"{clip_id}: has {names}; leave one")
-        return found[0] if found else None
+        if not found:
+            raise self._fault(f"{clip_id}: no file {clip_id}{'|'.join(SUFFIXES)}")
+        return found[0]
 
     def locate(self, clip_id: str) -> str:
         """Path of a clip's file; :class:`FeatureError` if there is none."""
-        return str(self._existing(clip_id))
+        return str(self.path(clip_id))
 
     def ids(self) -> set[str]:
         """All clips that have a file."""
         return {p.stem for p in self.folder.iterdir() if p.suffix in SUFFIXES}
 
     def _stored(self, clip_id: str) -> Tensor | np.ndarray:
-        path = self._existing(clip_id)
+        path = self.path(clip_id)
         if path.suffix == ".npy":
             return np.lib.format.open_memmap(path, mode="r")
         return _map_pt(path) if path.suffix == ".pt" else _map_safetensors(path)
-
-    def _existing(self, clip_id: str) -> Path:
-        path = self.path(clip_id)
-        if path is None:
-            raise self._fault(f"{clip_id}: no file {clip_id}{'|'.join(SUFFIXES)}")
-        return path
 
 
 def _map_pt(path: Path) -> Tensor:

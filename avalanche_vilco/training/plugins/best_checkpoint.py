@@ -11,7 +11,7 @@ from torch import Tensor
 
 from avalanche_vilco.evaluation.metrics.recall import MomentRecall
 from avalanche_vilco.training.experiences import whole_experience
-from avalanche_vilco.training.passes import evaluating, unseeded_loader
+from avalanche_vilco.training.passes import batches_of, evaluating
 
 
 class Score(Protocol):
@@ -127,8 +127,7 @@ class BestCheckpointPlugin(SupervisedPlugin):
 
     def _score_on(self, dataset: Any, strategy: Any) -> float:
         self.metric.reset()
-        for inputs, targets, *_ in unseeded_loader(dataset, strategy.eval_mb_size):
-            inputs, targets = inputs.to(strategy.device), targets.to(strategy.device)
+        for inputs, targets in batches_of(dataset, strategy):
             predictions = strategy.model.decode(strategy.model(inputs), targets)
             self.metric.update(predictions, targets)
         values = self.metric.compute()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from avalanche_vilco.models.losses import assign_points, sigmoid_focal_loss
 from avalanche_vilco.models.output import point_grid, query_logits, valid_points
 from avalanche_vilco.training.distillation import frozen_copy, logit_distillation
-from avalanche_vilco.training.passes import evaluating, unseeded_loader
+from avalanche_vilco.training.passes import batches_of, evaluating
 from avalanche_vilco.training.storage_policy import HerdingBuffer, RandomQuotaBuffer
 
 
@@ -219,17 +219,15 @@ class BiCPlugin(ReplayPlugin):
         Logits are corrected by the layers fitted so far.
         """
         logits, wanted = [], []
-        batches = unseeded_loader(self.held_out.buffer, strategy.eval_mb_size)
         with evaluating(strategy.model):
-            for inputs, targets, *_ in batches:
-                targets = targets.to(strategy.device)
-                output = self.corrected(strategy.model(inputs.to(strategy.device)))
-                found, valid = query_logits(output).float(), valid_points(output)
-                grid = point_grid(
-                    output.shape[-1], targets.valid.shape[1], output.device
-                )
-                answers = assign_points(grid, targets, found.shape[1]).classes
-                logits.append(found.transpose(1, 2)[valid])
+            for inputs, targets in batches_of(self.held_out.buffer, strategy):
+                output = self.corrected(strategy.model(inputs))
+                scores, valid = query_logits(output).float(), valid_points(output)
+                n_steps = targets.valid.shape[1]
+                grid = point_grid(output.shape[-1], n_steps, output.device)
+                answers = assign_points(grid, targets, scores.shape[1]).classes
+                # (B, K, P) -> (valid points of all samples, K)
+                logits.append(scores.transpose(1, 2)[valid])
                 wanted.append(answers.transpose(1, 2)[valid])
         return torch.cat(logits), torch.cat(wanted)
 

@@ -17,7 +17,7 @@ from avalanche_vilco.models.output import (
     valid_points,
 )
 from avalanche_vilco.training.distillation import frozen_copy, logit_distillation
-from avalanche_vilco.training.passes import evaluating, unseeded_loader
+from avalanche_vilco.training.passes import batches_of, evaluating
 from avalanche_vilco.training.storage_policy import HerdingBuffer
 
 
@@ -42,7 +42,7 @@ class ICaRLPlugin(ReplayPlugin):
     :param mem_size: samples kept.
     :param distillation_weight: of the distillation term.
     :param nearest_mean: score by nearest means in evaluation; the model needs
-        ``point_codes``.
+        ``point_embeddings``.
     :param mean_temperature: of the softmax over cosines, above 0.
     :param batch_size: as in ReplayPlugin.
     :param batch_size_mem: as in ReplayPlugin.
@@ -111,7 +111,7 @@ class ICaRLPlugin(ReplayPlugin):
             return
         strategy.mb_output = nearest_mean_output(
             strategy.mb_output,
-            strategy.model.point_codes(strategy.mb_x),
+            strategy.model.point_embeddings(strategy.mb_x),
             self.means,
             temperature=self.mean_temperature,
         )
@@ -126,13 +126,12 @@ def query_means(strategy: Any, exemplars: Any) -> Tensor:
     """
     total: Tensor | None = None
     with evaluating(strategy.model):
-        for inputs, targets, *_ in unseeded_loader(exemplars, strategy.eval_mb_size):
-            inputs, targets = inputs.to(strategy.device), targets.to(strategy.device)
-            codes = strategy.model.point_codes(inputs)
+        for inputs, targets in batches_of(exemplars, strategy):
+            codes = strategy.model.point_embeddings(inputs)
             grid = point_grid(codes.shape[-1], targets.valid.shape[1], codes.device)
             wanted = assign_points(grid, targets, strategy.model.n_queries).classes
-            found = torch.einsum("bkp,bdp->kd", wanted, F.normalize(codes.float()))
-            total = found if total is None else total + found
+            sums = torch.einsum("bkp,bdp->kd", wanted, F.normalize(codes.float()))
+            total = sums if total is None else total + sums
     if total is None:
         raise ValueError("expected exemplars to take means of but got none")
     return F.normalize(total, dim=1)

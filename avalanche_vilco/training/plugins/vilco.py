@@ -20,7 +20,10 @@ from torch import Tensor
 from avalanche_vilco.core.settings import check_options, check_value, option_types
 from avalanche_vilco.data.text.narrations import ClipNarrations
 from avalanche_vilco.models.losses import narration_contrast
-from avalanche_vilco.models.narration_aligner import install_aligner, narrated_codes
+from avalanche_vilco.models.narration_aligner import (
+    install_aligner,
+    narrated_embeddings,
+)
 from avalanche_vilco.models.prompt_memory import PromptSelection, install_prompts
 from avalanche_vilco.training.experiences import stream_dataset
 
@@ -122,8 +125,8 @@ class ViLCoPlugin(SupervisedPlugin):
         """For each experience learnt, the share of its selections that went to each
         prompt; sums to 1."""
         self._counts: Tensor | None = None
-        self._captured: tuple[Tensor, Tensor] | None = None
-        self._found: PromptSelection | None = None
+        self._encoded: tuple[Tensor, Tensor] | None = None
+        self._selection: PromptSelection | None = None
         self._hooks: list[Any] = []
 
     def kept(self) -> tuple[Any, ...]:
@@ -158,7 +161,7 @@ class ViLCoPlugin(SupervisedPlugin):
 
     def _check_mode(self, model: Any) -> None:
         mode = self.prompts.prompt_mode
-        if mode == "replace" and getattr(model, "needs_words", False):
+        if mode == "replace" and getattr(model, "needs_text", False):
             raise ValueError(
                 "expected prompt_mode 'prepend' but got 'replace': each sample comes "
                 "with a query of its own, whose words or crop prompts alone cannot "
@@ -174,10 +177,12 @@ class ViLCoPlugin(SupervisedPlugin):
         """Listen to the prompts and, with sentences to compare, to the encoder."""
         model = strategy.model
         if self.long_term:
-            self._hooks.append(model.prompt_memory.register_forward_hook(self._find))
+            self._hooks.append(
+                model.prompt_memory.register_forward_hook(self._keep_selection)
+            )
         if self.narrations.ssl_weight and strategy.mb_x.narrations is not None:
-            heard = model.narrated_module.register_forward_hook(self._capture)
-            self._hooks.append(heard)
+            hook = model.narrated_module.register_forward_hook(self._keep_encoded)
+            self._hooks.append(hook)
 
     def after_forward(self, strategy: Any, **kwargs: Any) -> None:
         """Leave no hook on the model."""
@@ -185,31 +190,36 @@ class ViLCoPlugin(SupervisedPlugin):
             hook.remove()
         self._hooks.clear()
 
-    def _find(self, module: Any, inputs: Any, output: PromptSelection) -> None:
-        self._found = output
+    def _keep_selection(
+        self, module: Any, inputs: Any, output: PromptSelection
+    ) -> None:
+        self._selection = output
         counts = output.chosen.sum(0)
         self._counts = counts if self._counts is None else self._counts + counts
 
-    def _capture(self, module: Any, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
-        self._captured = output
+    def _keep_encoded(
+        self, module: Any, inputs: Any, output: tuple[Tensor, Tensor]
+    ) -> None:
+        self._encoded = output
 
     def before_backward(self, strategy: Any, **kwargs: Any) -> None:
         """Add the terms of narrations and keys to the loss."""
-        if self._captured is not None:
-            strategy.loss += self.narrations.ssl_weight * self._contrast(strategy)
-            self._captured = None
-        if self._found is not None:
+        if self._encoded is not None:
+            strategy.loss += self.narrations.ssl_weight * self._narration_loss(strategy)
+            self._encoded = None
+        if self._selection is not None:
             if self.prompts.pull_weight:
-                pull = strategy.model.prompt_memory.pull(self._found)
+                pull = strategy.model.prompt_memory.pull(self._selection)
                 strategy.loss += self.prompts.pull_weight * pull
-            self._found = None
+            self._selection = None
 
-    def _contrast(self, strategy: Any) -> Tensor:
-        assert self._captured is not None
-        features, valid = self._captured
+    def _narration_loss(self, strategy: Any) -> Tensor:
+        assert self._encoded is not None
+        features, valid = self._encoded
         clips = strategy.mb_x
-        video = narrated_codes(features.float(), valid, clips.narrated).flatten(0, 1)
-        # An empty last channel dim stands for a batch in which nobody says a word.
+        video = narrated_embeddings(features.float(), valid, clips.narrated)
+        video = video.flatten(0, 1)
+        # An empty last channel dim stands for a batch in which there is no narration.
         if not clips.narrations.shape[2]:
             return video.sum() * 0.0
         align = strategy.model.narration_aligner

@@ -157,8 +157,6 @@ BAD_VALUES = {
     "raw of unknown kind": (raw(features(), code=9), "expected dtype code"),
     "raw without timeline": (raw(features(), scale=0.0), "positive time scale"),
     "raw not a number": (raw(features(), scale=float("nan")), "positive time scale"),
-    "integers": (archive(features=np.ones((T, C), int)), "expected a floating dtype"),
-    "1-D": (archive(features=np.ones(T, np.float32)), "expected a (T, C) tensor"),
     "objects": (
         archive(features=np.array([[None] * C] * T, dtype=object)),
         "refused, the array holds Python objects",

@@ -162,25 +162,6 @@ def test_time_scale_of_a_damaged_file_is_refused(tmp_path):
         PackedFeatures(path).preflight({"clip": T})
 
 
-@pytest.mark.parametrize(
-    ("tensor", "problem"),
-    [
-        (torch.ones(T), "expected a (T, C) tensor"),
-        (torch.ones(T, C, dtype=torch.int64), "expected a floating dtype"),
-        (torch.ones(T, C + 1), "expected 5 channels"),
-        (torch.ones(0, C), "empty"),
-        (torch.ones(C, T), "transposed"),
-    ],
-)
-def test_wrong_tensor_is_named_with_file_and_key(tensor, problem, tmp_path):
-    path = tmp_path / "all.safetensors"
-    save_file({"a": torch.ones(T, C), "b": torch.ones(T, C), "odd": tensor}, path)
-    with pytest.raises(FeatureError) as caught:
-        PackedFeatures(path).preflight(dict.fromkeys(("a", "b", "odd"), T))
-    (fault,) = caught.value.faults
-    assert fault.startswith(f"odd: {path}[odd]: ") and problem in fault
-
-
 # Values that are not finite, and what need not be looked at again
 
 

@@ -35,7 +35,7 @@ FOUR_POINTS = [[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.96, 0.28]]
 class Identity(nn.Module):
     """A model whose clips are their own codes."""
 
-    def clip_codes(self, clips: Tensor) -> Tensor:
+    def clip_embeddings(self, clips: Tensor) -> Tensor:
         return clips
 
 
@@ -92,7 +92,7 @@ def test_old_queries_keep_their_order_when_the_model_changes() -> None:
     buffer.update_from_dataset(samples(FOUR_POINTS, [(0,)] * 4), AGENT)
 
     class NewOnly(nn.Module):
-        def clip_codes(self, clips: Tensor) -> Tensor:
+        def clip_embeddings(self, clips: Tensor) -> Tensor:
             assert len(clips) == 2, "stored samples are not read again"
             return clips
 

@@ -125,7 +125,7 @@ def test_no_hook_and_no_graph_stays_on_the_model(parts, narrated):
     model, plugin = strategy.model, plugin_of(strategy)
     assert not model.narrated_module._forward_hooks
     assert not model.prompt_memory._forward_hooks
-    assert plugin._captured is None and plugin._found is None
+    assert plugin._encoded is None and plugin._selection is None
 
 
 def test_predictions_do_not_see_narrations(parts, narrated, benchmark):

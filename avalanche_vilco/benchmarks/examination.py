@@ -1,0 +1,358 @@
+"""What the examinations of several benchmarks' data roots have in common."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from avalanche_vilco.core.diagnosis import COPY_AGAIN, Diagnosis
+from avalanche_vilco.core.errors import DataError, FeatureError
+from avalanche_vilco.core.schema import decode_json
+from avalanche_vilco.data.features import (
+    SUFFIXES,
+    FeatureFolder,
+    FeatureStore,
+    StoredFeatures,
+    open_features,
+    open_tokens,
+)
+from avalanche_vilco.data.text.narrations import (
+    Narration,
+    read_narrations,
+)
+
+T = TypeVar("T")
+
+DEEP_BYTES = 2**30
+"""Contents are read without being asked where they take no more than this."""
+FIX_RECORD = "mend the record, or fetch the file again"
+_NOT_ASKED_FOR = "nothing to do: no stream asks for them"
+
+
+@dataclass(frozen=True)
+class KnownClip:
+    """What annotations say of a clip's features or video."""
+
+    clip_id: str
+    subset: str
+    duration_sec: float
+    n_steps: float = math.nan
+    """Expected steps of its features."""
+    is_streamed: bool = True
+    """Whether a stream has it; what lacks of others is a note."""
+
+
+@dataclass
+class Claims:
+    """Which files of folders belong to a clip of some benchmark in the root."""
+
+    ids: dict[Path, set[str]] = field(default_factory=dict)
+    """Clip ids by folder."""
+    suffixes: dict[Path, Sequence[str]] = field(default_factory=dict)
+    unknown: set[Path] = field(default_factory=set)
+    """Folders of a benchmark whose annotations are at fault."""
+
+    def add(
+        self, folder: Path, ids: Iterable[str] | None, suffixes: Sequence[str]
+    ) -> None:
+        """Claim the files ``<clip id><suffix>``; None: the ids are not known."""
+        self.suffixes[folder] = suffixes
+        self.ids.setdefault(folder, set()).update(ids or ())
+        if ids is None:
+            self.unknown.add(folder)
+
+    def note_leftovers(self, diagnosis: Diagnosis) -> None:
+        """Note files that nobody claims."""
+        for folder in self.ids.keys() - self.unknown:
+            with diagnosis.guard("features", folder):
+                names = sorted(
+                    path.name
+                    for path in folder.iterdir()
+                    if not path.name.startswith(".")
+                    and not (
+                        path.suffix in self.suffixes[folder]
+                        and path.stem in self.ids[folder]
+                    )
+                )
+                if names:
+                    problem = f"{len(names)} files belong to no clip of the annotation "
+                    remedy = "nothing reads them; are they of another version?"
+                    diagnosis.note("features", folder, problem + "file", remedy, names)
+
+
+def is_deep_enough(deep: bool | None, places: Iterable[Path]) -> bool:
+    """Whether contents are read: as asked, else if they are small.
+
+    :param deep: as asked; None: not.
+    :param places: files and folders.
+    """
+    if deep is not None:
+        return deep
+    files = [
+        file
+        for place in places
+        for file in ([place] if place.is_file() else place.glob("*"))
+    ]
+    return sum(file.stat().st_size for file in files if file.is_file()) <= DEEP_BYTES
+
+
+def clip_ids_in(paths: Iterable[Path]) -> frozenset[str]:
+    """Ids of all clips in annotation files, also of those that no reader keeps.
+
+    :param paths: JSON files that could be read.
+    """
+    found: set[str] = set()
+    for path in paths:
+        content = decode_json(path, path.read_bytes(), faults=[])
+        videos = content.get("videos")
+        if videos is None:
+            found |= content.keys()
+        else:
+            found |= {str(c.get("clip_uid")) for v in videos for c in v["clips"]}
+    return frozenset(found)
+
+
+def read_subsets(
+    diagnosis: Diagnosis,
+    folder: Path,
+    find: Callable[[Path], Mapping[str, Path]],
+    read: Callable[[Mapping[str, Path | str]], T],
+    read_test: Callable[[Path], T],
+) -> tuple[T | None, T | None, Mapping[str, Path]]:
+    """Annotations of train and val, of test, and their files.
+
+    :param diagnosis: gets what is wrong with them.
+    :param folder: they lie there or in its folder ``annotations``.
+    :param find: subset -> file in a folder.
+    :param read: reader of annotated files.
+    :param read_test: reader of the file without annotations, which may be absent.
+    """
+    files = {**find(folder / "annotations"), **find(folder)}
+    labelled: dict[str, Path | str] = {
+        name: files[name] for name in ("train", "val") if name in files
+    }
+    for subset in [name for name in ("train", "val") if name not in files]:
+        problem = f"no {subset} annotations beside {', '.join(sorted(files))}"
+        remedy = "train and val make the streams: fetch both files"
+        diagnosis.fault("annotations", folder, problem, remedy)
+    found: list[T | None] = [None, None]
+    if labelled:
+        with diagnosis.guard("annotations", next(iter(labelled.values()))):
+            found[0] = read(labelled)
+    if "test" in files:
+        with diagnosis.guard("annotations", files["test"]):
+            found[1] = read_test(files["test"])
+    return found[0], found[1], files
+
+
+# --- Features -------------------------------------------------------------------------
+
+
+def examine_features(
+    diagnosis: Diagnosis,
+    source: Path,
+    clips: Sequence[KnownClip] | None,
+    known: Iterable[str],
+    claims: Claims,
+) -> None:
+    """Examine features of clips.
+
+    :param diagnosis: gets the findings.
+    :param source: store of the features.
+    :param clips: what is expected; None: annotations are at fault.
+    :param known: ids of all clips in the annotation files.
+    :param claims: gets the files that belong to a clip.
+    """
+    if not source.exists():
+        remedy = f"expected one file a clip, <clip_uid> + {', '.join(SUFFIXES)}"
+        diagnosis.fault("features", source, "no features", remedy)
+        return
+    store = open_features(source)
+    counts: dict[str, Any] = {"form": type(store).__name__}
+    diagnosis.counts["features"] = counts
+    if isinstance(store, FeatureFolder):
+        claims.add(source, None if clips is None else known, SUFFIXES)
+    if clips is None:
+        counts["compared"] = "no, the annotations are at fault"
+        return
+    missing = set(store.missing(clip.clip_id for clip in clips))
+    report_missing(diagnosis, "features", source, clips, missing)
+    present = [clip for clip in clips if clip.clip_id not in missing]
+    counts["clips"] = len(present)
+    _examine_present(diagnosis, source, store, present)
+
+
+def report_missing(
+    diagnosis: Diagnosis,
+    part: str,
+    source: Path,
+    clips: Sequence[KnownClip],
+    missing: Iterable[str],
+) -> None:
+    """Faults of streamed clips that have no file, by subset, and a note of others.
+
+    :param diagnosis: gets the findings.
+    :param part: what is missing: ``"features"`` or ``"videos"``.
+    :param source: where it should be.
+    :param clips: all clips.
+    :param missing: ids of those that have none.
+    """
+    lacking = [clip for clip in clips if clip.clip_id in set(missing)]
+    streamed = [clip for clip in lacking if clip.is_streamed]
+    for subset in sorted({clip.subset for clip in streamed}):
+        ids = [clip.clip_id for clip in streamed if clip.subset == subset]
+        problem = f"{len(ids)} {subset} clips have no {part}"
+        remedy = "extract or copy them, or pass missing='drop' to leave them out"
+        diagnosis.fault(part, source, problem, remedy, ids)
+    ids = [clip.clip_id for clip in lacking if not clip.is_streamed]
+    if ids:
+        problem = f"{len(ids)} clips of no stream have no {part}"
+        diagnosis.note(part, source, problem, _NOT_ASKED_FOR, ids)
+
+
+def add_clip_faults(
+    diagnosis: Diagnosis,
+    part: str,
+    source: Path,
+    faults: Iterable[str],
+    clips: Sequence[KnownClip],
+) -> set[str]:
+    """Faults of clips; of those that no stream asks for they are notes.
+
+    :param diagnosis: gets the findings.
+    :param part: of the root.
+    :param source: where the clips' files are.
+    :param faults: ``"<clip id>: <problem>"``.
+    :param clips: all clips.
+    :return: ids of the clips at fault.
+    """
+    unasked = {clip.clip_id for clip in clips if not clip.is_streamed}
+    faulty: set[str] = set()
+    for fault in faults:
+        clip_id, _, problem = fault.partition(": ")
+        faulty.add(clip_id)
+        if clip_id in unasked:
+            diagnosis.note(part, source, problem, _NOT_ASKED_FOR, [clip_id])
+        else:
+            diagnosis.fault(part, source, problem, COPY_AGAIN, [clip_id])
+    return faulty
+
+
+def _examine_present(
+    diagnosis: Diagnosis,
+    source: Path,
+    store: FeatureStore,
+    clips: Sequence[KnownClip],
+) -> None:
+    expected = {clip.clip_id: clip.n_steps for clip in clips}
+    faulty: set[str] = set()
+    try:
+        store.preflight(expected)
+    except FeatureError as error:
+        faulty = add_clip_faults(diagnosis, "features", source, error.faults, clips)
+    sound = [clip_id for clip_id in expected if clip_id not in faulty]
+    if sound:
+        diagnosis.counts["features"]["width"] = store.width
+    for clip_id in sound if diagnosis.is_deep else ():
+        try:
+            store.read(clip_id)
+        except FeatureError as error:
+            add_clip_faults(diagnosis, "features", source, error.faults, clips)
+
+
+# --- Narrations -----------------------------------------------------------------------
+
+
+def examine_narrations(
+    diagnosis: Diagnosis,
+    sentences: Path,
+    features: Path,
+    clips: Sequence[KnownClip] | None,
+    known: frozenset[str],
+) -> None:
+    """Examine timed sentences and their features.
+
+    :param diagnosis: gets the findings.
+    :param sentences: the jsonl file.
+    :param features: npz archive or LMDB.
+    :param clips: what they are about; None: annotations are at fault.
+    :param known: ids of all clips in the annotation files.
+    """
+    there = [path for path in (sentences, features) if path.exists()]
+    if not there:
+        remedy = "only methods with a narration loss need them"
+        diagnosis.note("narrations", sentences, "no narrations", remedy)
+        return
+    for path in {sentences, features} - set(there):
+        problem = f"missing, while {there[0].name} is there"
+        diagnosis.fault("narrations", path, problem, "copy it: both are needed")
+    if sentences not in there:
+        return
+    faults: list[DataError] = []
+    by_clip, report = read_narrations(sentences, faults=faults)
+    for fault in faults:
+        diagnosis.add_error("narrations", fault, FIX_RECORD)
+    found = [one for clip in by_clip.values() for one in clip]
+    diagnosis.counts["narrations"] = {"clips": len(by_clip), "windows": len(found)}
+    rejected = report.stage("narrations", "sentences").rejected
+    notes: dict[str, Sequence[str]] = {
+        f"{count} windows: {reason}": () for reason, count in rejected.items()
+    }
+    if clips is not None:
+        notes |= _unrelated(found, clips, known)
+    for problem, records in notes.items():
+        remedy = "nothing to do: they are left out and counted"
+        diagnosis.note("narrations", sentences, problem, remedy, records)
+    if features in there:
+        used = [one for one in found if clips is None or one.clip_id in known]
+        with diagnosis.guard("narration features", features):
+            _examine_narration_features(diagnosis, open_tokens(features), used)
+
+
+def _unrelated(
+    narrations: Sequence[Narration], clips: Sequence[KnownClip], known: frozenset[str]
+) -> dict[str, Sequence[str]]:
+    """Sentences about no clip, or no part of one."""
+    seconds = {clip.clip_id: clip.duration_sec for clip in clips}
+    outside = [
+        one.query_id
+        for one in narrations
+        if one.start_sec > seconds.get(one.clip_id, math.inf) or one.end_sec < 0
+    ]
+    strangers = sorted({one.clip_id for one in narrations} - known)
+    notes = {
+        f"{len(outside)} windows lie outside their clip": outside,
+        f"{len(strangers)} clips are not in the annotation file": strangers,
+    }
+    return {problem: records for problem, records in notes.items() if records}
+
+
+def _examine_narration_features(
+    diagnosis: Diagnosis, store: StoredFeatures, narrations: Sequence[Narration]
+) -> None:
+    part = "narration features"
+    wanted = list(dict.fromkeys(one.query_id for one in narrations))
+    missing = store.missing(wanted)
+    lacking = set(missing)
+    if missing:
+        problem = f"{len(missing)} narrations have no features"
+        remedy = "copy the file again, or pass missing='drop' to leave them out"
+        diagnosis.fault(part, store.source, problem, remedy, missing)
+    widths: dict[str, int] = {}
+    for query_id in (
+        [q for q in wanted if q not in lacking] if diagnosis.is_deep else ()
+    ):
+        try:
+            widths[query_id] = store.read(query_id).shape[1]
+        except DataError as error:
+            diagnosis.add_error(part, error, COPY_AGAIN)
+    expected = Counter(widths.values()).most_common(1)
+    for query_id, width in widths.items():
+        if width != expected[0][0]:
+            problem = f"expected {expected[0][0]} channels but got {width}"
+            fault = DataError(store.source, problem, record=query_id)
+            diagnosis.add_error(part, fault, COPY_AGAIN)
