@@ -186,13 +186,13 @@ STRATEGIES: Mapping[str, Strategy] = {
     "joint": Strategy(build=LocalizationJoint, is_joint=True),
     "upper_bound": Strategy(
         build=LocalizationJoint,
-        text="joint training, twice the epochs",
+        text="Joint training, twice the epochs",
         is_joint=True,
         epochs_factor=2,
     ),
     "lower_bound": Strategy(
         build=LocalizationJoint,
-        text="joint training of the model without attention, twice the epochs",
+        text="Joint training of the model without attention, twice the epochs",
         is_joint=True,
         epochs_factor=2,
         model_variant="_lower",

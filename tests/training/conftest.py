@@ -24,10 +24,10 @@ from avalanche_vilco.training.templates import localization_evaluator
 
 
 @pytest.fixture(scope="session")
-def small_data(once: Any) -> Callable[..., Path]:
-    """Writes generated clips of unequal length with six queries."""
+def small_root(once: Any) -> Path:
+    """Generated clips of unequal length with six queries."""
 
-    def generate(folder: Path, **knobs: Any) -> None:
+    def generate(folder: Path) -> None:
         generate_mini_mq(
             folder,
             seed=9,
@@ -41,20 +41,9 @@ def small_data(once: Any) -> Callable[..., Path]:
             clip_sec=(40.0, 60.0),
             full_length_share=0.0,
             median_window_sec=4.0,
-            **knobs,
         )
 
-    def root(**knobs: Any) -> Path:
-        name = "-".join(["small_mq", *map(str, knobs.values())])
-        return once(name, lambda folder: generate(folder, **knobs))
-
-    return root
-
-
-@pytest.fixture(scope="session")
-def small_root(small_data: Callable[..., Path]) -> Path:
-    """The folder that :func:`benchmark` reads."""
-    return small_data()
+    return once("small_mq", generate)
 
 
 TRAIN_CLIPS = (8, 4, 6)

@@ -1,4 +1,4 @@
-"""Datasets that draw read the epoch, wherever a strategy keeps them."""
+"""Strategies of ours set the clock that datasets draw by before each epoch."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from avalanche.core import SupervisedPlugin
+from avalanche.training import supervised as stock
 
 from avalanche_vilco.core.clock import Clock
 from avalanche_vilco.data.moments import MomentDataset
@@ -21,59 +22,21 @@ from avalanche_vilco.training.strategies import (
 Parts = Callable[..., dict[str, Any]]
 
 
-class Drawn:
-    """Stands in front of a dataset; its samples say at what address they are read."""
-
-    def __init__(self, data: MomentDataset) -> None:
-        self.data = data
-        self.clock = Clock("drawn")
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, index: int) -> Any:
-        inputs, targets = self.data[index]
-        experience, epoch = self.clock.now
-        address = 10 * experience + epoch
-        targets["duration_sec"] = targets["duration_sec"].new_tensor(address)
-        return inputs, targets
-
-
 class Watch(SupervisedPlugin):
-    """Addresses at which the samples of each epoch were read."""
+    """What the clock says in each epoch."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[set[int]] = []
+        self.seen: list[tuple[int, int]] = []
 
-    def before_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
-        self.seen.append(set())
-
-    def after_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
-        self.seen[-1].update(strategy.mb_y.duration_sec.int().tolist())
+    def after_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
+        self.seen.append(strategy.experience.origin_stream.benchmark.clock.now)
 
 
 @pytest.fixture
-def drawn(benchmark: Any) -> Any:
-    shared = Drawn(benchmark.datasets["train"])
-    benchmark.datasets["train"] = shared
-    for experience in benchmark.train_stream:
-        (view,) = views(experience.dataset)
-        view.dataset = shared
+def clocked(benchmark: Any) -> Any:
+    benchmark.clock = benchmark.datasets["train"].clock = Clock("clocked")
     return benchmark
-
-
-def views(dataset: Any, kind: type = MomentDataset) -> list[Any]:
-    """The torch subsets behind an experience's dataset."""
-    queue, found = [dataset], []
-    while queue:
-        part = queue.pop()
-        parts = getattr(part, "_datasets", None) or [getattr(part, "_flat_data", None)]
-        if isinstance(getattr(part, "dataset", None), kind):
-            found.append(part)
-        else:
-            queue += [part for part in parts if part is not None]
-    return found
 
 
 def learnt(kind: Any, parts: Parts, steps: Any, **options: Any) -> Any:
@@ -93,39 +56,41 @@ def learnt(kind: Any, parts: Parts, steps: Any, **options: Any) -> Any:
         (LocalizationAGEM, {"patterns_per_exp": 2, "sample_size": 2}),
     ],
 )
-def test_each_epoch_reads_all_its_samples_at_an_address_of_its_own(
-    kind: Any, options: Any, parts: Parts, drawn: Any
+def test_each_epoch_has_an_address_of_its_own(
+    kind: Any, options: Any, parts: Parts, clocked: Any
 ) -> None:
-    _, seen = learnt(kind, parts, drawn.train_stream[:2], **options)
-    assert seen == [{0}, {1}, {10}, {11}]
+    _, seen = learnt(kind, parts, clocked.train_stream[:2], **options)
+    assert seen == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-def test_joint_training_counts_its_epochs(parts: Parts, drawn: Any) -> None:
-    _, seen = learnt(LocalizationJoint, parts, [drawn.train_stream])
-    assert seen == [{0}, {1}]
+def test_joint_training_counts_its_epochs(parts: Parts, clocked: Any) -> None:
+    _, seen = learnt(LocalizationJoint, parts, [clocked.train_stream])
+    assert seen == [(0, 0), (0, 1)]
+
+
+def test_stock_sets_no_clock(parts: Parts, clocked: Any) -> None:
+    _, seen = learnt(stock.Naive, parts, clocked.train_stream[:1])
+    assert seen == [(0, 0), (0, 0)]
 
 
 def test_copies_in_the_memory_of_a_resumed_strategy_read_the_same_clock(
-    parts: Parts, drawn: Any, tmp_path: Path
+    parts: Parts, clocked: Any, tmp_path: Path
 ) -> None:
-    steps = drawn.train_stream[:2]
+    steps, original = clocked.train_stream[:2], clocked.datasets["train"]
     strategy, _ = learnt(LocalizationReplay, parts, steps[:1], mem_size=4)
     save_checkpoint(strategy, tmp_path / "checkpoint.pkl")
     fresh = LocalizationReplay(**parts(plugins=[Watch()], train_epochs=2), mem_size=4)
     resumed, _ = load_checkpoint(fresh, tmp_path / "checkpoint.pkl")
-    watch, replay = resumed.plugins[:2]
-    (copied,) = {
-        id(view.dataset): view.dataset
-        for view in views(replay.storage_policy.buffer, Drawn)
-    }.values()
-    original = drawn.datasets["train"]
+    copied = behind(resumed.plugins[1].storage_policy.buffer)
     assert copied is not original
     assert copied.clock is original.clock
     resumed.train(steps[1])
-    assert original.clock.now == (1, 1)
-    assert watch.seen[-2:] == [{10}, {11}]
+    assert copied.clock.now == (1, 1)
 
 
-def test_datasets_without_draws_have_no_clock(parts: Parts, benchmark: Any) -> None:
-    learnt(LocalizationNaive, parts, benchmark.train_stream[:1])
-    assert not hasattr(benchmark.datasets["train"], "clock")
+def behind(data: Any) -> MomentDataset:
+    """The dataset that samples of a view are read from."""
+    while not isinstance(data, MomentDataset):
+        parts = getattr(data, "_datasets", None) or [getattr(data, "_flat_data", None)]
+        data = getattr(data, "dataset", None) or parts[0]
+    return data

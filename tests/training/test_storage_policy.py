@@ -232,5 +232,5 @@ def test_replay_draws_its_batches_from_class_slots(parts: Parts, benchmark) -> N
 
 
 def test_unit_of_a_memory_is_checked(parts: Parts) -> None:
-    with pytest.raises(ValueError, match="'samples' or 'class_slots' but got 'clips'"):
+    with pytest.raises(ValueError, match="'class_slots'] but got 'clips'"):
         LocalizationReplay(**parts(), mem_size=6, unit="clips")

@@ -18,8 +18,10 @@ from avalanche.training.templates.problem_type.supervised_problem import (
 from torch import Tensor
 
 from avalanche_vilco.core.batch import ClipBatch
+from avalanche_vilco.core.settings import check_options
 from avalanche_vilco.evaluation.metrics.emission import ExperienceValues
 from avalanche_vilco.training import strategies
+from avalanche_vilco.training.kept import kept_by
 from avalanche_vilco.training.templates import BatchObjectMixin, localization_evaluator
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
@@ -238,25 +240,17 @@ def test_memory_holds_training_clips_only(
     name: str, parts: Parts, benchmark: Any
 ) -> None:
     strategy = getattr(strategies, name)(**parts(), **OPTIONS[name])
-    whole = [sample.clip.clip_id for sample in benchmark.datasets["train"].samples]
     for experience in benchmark.train_stream:
         strategy.train(experience)
         strategy.eval(benchmark.valid_stream)
         strategy.eval(benchmark.test_stream)
-    stored = _stored(strategy.plugins[0], whole)
+    train = benchmark.datasets["train"].samples
+    stored = {train[i].clip.clip_id for i in kept_by(strategy).samples}
     taught = set().union(*map(clips_of, benchmark.train_stream))
     other = [*benchmark.valid_stream, *benchmark.test_stream]
     assert stored
     assert stored <= taught
     assert not any(stored & clips_of(experience) for experience in other)
-
-
-def _stored(plugin: Any, whole: list[str]) -> set[str]:
-    if hasattr(plugin, "memory_y"):
-        kept = plugin.memory_y.values()
-        return {whole[i] for targets in kept for i in targets.sample.tolist()}
-    buffers = getattr(plugin, "buffers", None) or [plugin.storage_policy.buffer]
-    return {clip for buffer in buffers for clip in buffer.clip_ids}
 
 
 def test_stock_memory_leaves_the_unused_share_of_a_small_experience_empty(
@@ -274,28 +268,10 @@ def test_stock_memory_leaves_the_unused_share_of_a_small_experience_empty(
 def test_memory_keeps_references_and_no_features(parts: Parts, benchmark: Any) -> None:
     strategy = strategies.LocalizationReplay(**parts(), mem_size=6)
     train(strategy, benchmark)
-    kept = _tensors(strategy.plugins[0])
+    kept = kept_by(strategy).tensors
     width = benchmark.info["feature_dim"]
     assert all(width not in tensor.shape for tensor in kept)
     assert sum(tensor.numel() for tensor in kept) < 1000
-
-
-def _tensors(root: Any) -> list[Tensor]:
-    found, queue, seen = [], [root], set()
-    while queue:
-        thing = queue.pop()
-        if id(thing) in seen or isinstance(thing, type):
-            continue
-        seen.add(id(thing))
-        if isinstance(thing, Tensor):
-            found.append(thing)
-        elif isinstance(thing, dict):
-            queue += thing.values()
-        elif isinstance(thing, (list, tuple, set)):
-            queue += thing
-        elif hasattr(thing, "__dict__"):
-            queue += vars(thing).values()
-    return found
 
 
 def test_rehearsal_reads_as_many_clips_however_many_experiences_are_past(
@@ -399,6 +375,7 @@ def test_joint_is_one_training_on_the_union(parts: Parts, benchmark: Any) -> Non
     assert len(set(seen)) == union
     assert strategy.model.n_queries == benchmark.n_classes
     assert joint.losses == pytest.approx(expected, abs=1e-6)
+    assert kept_by(strategy).samples == set(seen)
 
 
 def _losses_by_hand(
@@ -471,6 +448,40 @@ def test_optimizer_state_of_old_parameters_survives_growth(
     assert start.moments[1] is not None
     assert torch.equal(start.moments[1], kept)
     assert kept.any()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["LocalizationICaRL", "LocalizationBiC", "LocalizationDenseDistillation", "ViLCo"],
+)
+def test_ours_go_with_stock_plugins(name: str, parts: Parts, benchmark: Any) -> None:
+    mine = [EWCPlugin(ewc_lambda=1.0)]
+    strategy = getattr(strategies, name)(**parts(plugins=mine), **OPTIONS[name])
+    plain = strategies.LocalizationNaive(**parts())
+    for each in (strategy, plain):
+        train(each, benchmark)
+    assert all(torch.isfinite(p).all() for p in strategy.model.parameters())
+    weights = [each.model.stem.projection.weight for each in (strategy, plain)]
+    assert not torch.equal(*weights)
+
+
+def test_rows_of_the_table_name_arguments_of_their_class() -> None:
+    for name, row in strategies.STRATEGIES.items():
+        known = inspect.signature(row.build.__init__).parameters
+        for argument in (row.seed_argument, row.regression_argument):
+            assert argument is None or argument in known, name
+        assert all(
+            known[option].default != value for option, value in row.tuned.items()
+        )
+        check_options(name, row.options, row.option_types)
+
+
+def test_options_of_the_table_are_checked_with_their_range() -> None:
+    row = strategies.find_strategy("vilco")
+    with pytest.raises(ValueError, match=r"expected ssl_weight >= 0 but got -1"):
+        check_options("vilco", {"ssl_weight": -1}, row.option_types)
+    with pytest.raises(ValueError, match="Did you mean replay"):
+        strategies.find_strategy("reply")
 
 
 def test_stacked_plugins_keep_their_order(parts: Parts) -> None:

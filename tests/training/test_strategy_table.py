@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 
 from avalanche_vilco.training import storage_policy, strategies
+from avalanche_vilco.training.kept import kept_by
 from avalanche_vilco.training.plugins.rwalk import RWalkPlugin
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "strategies.md").read_text()
@@ -49,6 +50,10 @@ class Row:
         return self.verdict.split(",")[0]
 
     @property
+    def is_ours(self) -> bool:
+        return "(ours)" in self.name
+
+    @property
     def errors(self) -> list[str]:
         return re.findall(r"`([^`]+)`", self.verdict)
 
@@ -61,13 +66,14 @@ class Row:
         return re.findall(r"`([^`]+)`", self.how)
 
 
-def read_table(page: str) -> list[Row]:
-    lines = [line for line in page.splitlines() if line.startswith("|")]
-    cells = [[c.strip() for c in line.strip("|").split("|")] for line in lines]
-    return [Row(*row) for row in cells[2:]]
+def read_table(page: str, heading: str) -> list[list[str]]:
+    """Cells of the rows of the table whose first row begins with a heading."""
+    table = page[page.index(f"| {heading} |") :].split("\n\n")[0]
+    lines = table.splitlines()[2:]
+    return [[c.strip() for c in line.strip("|").split("|")] for line in lines]
 
 
-ROWS = read_table(PAGE)
+ROWS = [Row(*cells) for cells in read_table(PAGE, "strategy or plugin")]
 Weights = Mapping[str, Tensor]
 
 
@@ -102,7 +108,8 @@ class Witness(SupervisedPlugin):
 
     def finish_experience(self) -> None:
         self.after.append(weights_of(self.strategy.model))
-        self.stored.append(stored_clips(self.strategy, self.clip_ids))
+        kept = kept_by(self.strategy).samples
+        self.stored.append({self.clip_ids[i] for i in kept})
 
     def _loss_term(self, plugin: Any, strategy: Any, **kwargs: Any) -> None:
         before = float(strategy.loss.detach())
@@ -138,18 +145,6 @@ def gradient_of(model: nn.Module) -> Tensor:
     return torch.cat([grad.flatten() for grad in grads])
 
 
-def stored_clips(strategy: Any, clip_ids: list[str]) -> set[str]:
-    found: set[str] = set()
-    for plugin in strategy.plugins:
-        if hasattr(plugin, "storage_policy"):
-            found.update(plugin.storage_policy.buffer.clip_ids)
-        for buffer in getattr(plugin, "buffers", ()):
-            found.update(buffer.clip_ids)
-        for targets in getattr(plugin, "memory_y", {}).values():
-            found.update(clip_ids[i] for i in targets.sample.tolist())
-    return found
-
-
 def equal(a: Weights, b: Weights) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
@@ -171,16 +166,18 @@ class Run:
         return set().union(*self.experiences[:experience])
 
 
-def run_code(code: list[str], parts: Callable[..., Any], benchmark: Any) -> Run:
+STOCK = {**vars(stock_strategies), **vars(stock_plugins), **vars(stock_policies)}
+OURS = {**vars(storage_policy), **vars(strategies), "RWalkPlugin": RWalkPlugin}
+
+
+def run_code(
+    code: list[str], parts: Callable[..., Any], benchmark: Any, is_ours: bool = False
+) -> Run:
+    """Train what a row says; names that stock has too are ours if ``is_ours``."""
     base = parts()
     untrained = weights_of(base["model"])
     names = {
-        **vars(stock_strategies),
-        **vars(stock_plugins),
-        **vars(stock_policies),
-        **vars(storage_policy),
-        **vars(strategies),
-        "RWalkPlugin": RWalkPlugin,
+        **({**STOCK, **OURS} if is_ours else {**OURS, **STOCK}),
         "StepLR": StepLR,
         "torch": torch,
         "base": base,
@@ -350,7 +347,7 @@ def rows_that(outcome: str) -> Any:
 def test_row_works(
     row: Row, parts: Callable[..., Any], benchmark: Any, naive: list[Weights]
 ) -> None:
-    run = run_code(row.code, parts, benchmark)
+    run = run_code(row.code, parts, benchmark, row.is_ours)
     for weights in run.witness.after[1:] or run.witness.after:
         assert all(torch.isfinite(value).all() for value in weights.values())
     same = equal(run.witness.after[-1], naive[-1])
@@ -363,14 +360,14 @@ def test_row_works(
 def test_row_has_no_effect(
     row: Row, parts: Callable[..., Any], benchmark: Any, naive: list[Weights]
 ) -> None:
-    run = run_code(row.code, parts, benchmark)
+    run = run_code(row.code, parts, benchmark, row.is_ours)
     assert all(map(equal, run.witness.after, naive))
 
 
 @rows_that("refused")
 def test_row_is_refused(row: Row, parts: Callable[..., Any], benchmark: Any) -> None:
     with pytest.raises(Exception) as caught:
-        run_code(row.code, parts, benchmark)
+        run_code(row.code, parts, benchmark, row.is_ours)
     said = f"{type(caught.value).__name__}: {caught.value}"
     assert any(error in said for error in row.errors), said
 
@@ -417,10 +414,23 @@ def test_page_covers_all_our_strategies_that_differ_from_stock() -> None:
     own_init = {
         name
         for name, value in vars(strategies).items()
-        if name.startswith("ViLCo") and len(vars(value).keys() & {"model_adaptation"})
+        if name.startswith("Localization")
+        and len(vars(value).keys() & {"model_adaptation"})
     }
     assert own_init
     assert all(re.search(rf"\b{name}\b", PAGE) for name in own_init)
+
+
+def test_page_lists_all_names_with_their_options() -> None:
+    expected = [
+        [
+            f"`{name}`",
+            strategy.help.rstrip("."),
+            ", ".join(f"`{key}={value!r}`" for key, value in strategy.options.items()),
+        ]
+        for name, strategy in strategies.STRATEGIES.items()
+    ]
+    assert read_table(PAGE, "name") == expected
 
 
 def test_a_penalty_that_is_switched_off_is_noticed(
@@ -438,11 +448,11 @@ def test_cwr_star_left_to_search_takes_a_layer_that_is_not_the_head(
     assert get_last_fc_layer(parts()["model"])[0] == "heads.match"
 
 
-def test_lwf_and_cwr_star_reach_the_channels_of_head_queries_only(
+def test_lwf_and_cwr_star_reach_the_channels_of_class_balancing_targets_only(
     parts: Callable[..., Any], benchmark: Any
 ) -> None:
     first = benchmark.train_stream[0]
-    others = [i for i, head in enumerate(first.dataset.targets) if head != 1]
+    others = [i for i, t in enumerate(first.dataset.targets) if t != 1]
     first.dataset = first.dataset.subset(others)
     covered = {int(t) for e in benchmark.train_stream for t in e.dataset.targets}
     assert 1 not in covered

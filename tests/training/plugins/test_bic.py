@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 from avalanche.models.bic_model import BiasLayer
-from avalanche.training.plugins import EWCPlugin
 from torch import Tensor, nn
 
 from avalanche_vilco.training.plugins.bic import BiCPlugin, fit_bias
-from avalanche_vilco.training.strategies import LocalizationBiC, LocalizationNaive
+from avalanche_vilco.training.strategies import LocalizationBiC
 
 Parts = Callable[..., dict[str, Any]]
 SIZES = {"mem_size": 10, "val_share": 0.4}
@@ -262,15 +261,3 @@ def test_an_experience_that_is_held_out_whole_is_refused(
     strategy = LocalizationBiC(**parts(), mem_size=20, val_share=0.5)
     with pytest.raises(ValueError, match="but all 8 went"):
         strategy.train(benchmark.train_stream[0])
-
-
-def test_it_goes_with_stock_plugins(parts: Parts, benchmark: Any) -> None:
-    strategy = LocalizationBiC(**parts(plugins=[EWCPlugin(ewc_lambda=1.0)]), **SIZES)
-    plain = LocalizationNaive(**parts())
-    for experience in benchmark.train_stream:
-        strategy.train(experience)
-        plain.train(experience)
-    assert all(torch.isfinite(p).all() for p in strategy.model.parameters())
-    assert not torch.equal(
-        strategy.model.stem.projection.weight, plain.model.stem.projection.weight
-    )

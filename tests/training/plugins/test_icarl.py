@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from avalanche.benchmarks.utils import AvalancheDataset, DataAttribute
-from avalanche.training.plugins import EWCPlugin
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -25,7 +24,7 @@ from avalanche_vilco.training.storage_policy import (
     RandomQuotaBuffer,
     take_turns,
 )
-from avalanche_vilco.training.strategies import LocalizationICaRL, LocalizationNaive
+from avalanche_vilco.training.strategies import LocalizationICaRL
 
 Parts = Callable[..., dict[str, Any]]
 FOUR_POINTS = [[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.96, 0.28]]
@@ -297,17 +296,3 @@ def test_nearest_mean_is_used_in_evaluation_only(parts: Parts, benchmark: Any) -
         scores.append(outputs[0])
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
     assert not torch.allclose(scores[0], scores[1])
-
-
-def test_it_goes_with_stock_plugins(parts: Parts, benchmark: Any) -> None:
-    strategy = LocalizationICaRL(
-        **parts(plugins=[EWCPlugin(ewc_lambda=1.0)]), mem_size=6
-    )
-    plain = LocalizationNaive(**parts())
-    for experience in benchmark.train_stream:
-        strategy.train(experience)
-        plain.train(experience)
-    assert all(torch.isfinite(p).all() for p in strategy.model.parameters())
-    assert not torch.equal(
-        strategy.model.stem.projection.weight, plain.model.stem.projection.weight
-    )
