@@ -77,14 +77,12 @@ class TaskMatrix:
     @property
     def values(self) -> NDArray[np.float64]:
         """Copy of the scores, ``(n_experiences, n_experiences)``, rows are time."""
-        copy: NDArray[np.float64] = self._p.copy()
-        return copy
+        return self._p.copy()
 
     @property
     def baseline(self) -> NDArray[np.float64]:
         """Copy of the scores before any training, ``(n_experiences,)``."""
-        copy: NDArray[np.float64] = self._baseline.copy()
-        return copy
+        return self._baseline.copy()
 
     @property
     def last_row(self) -> int | None:

@@ -30,8 +30,11 @@ MAX_SHIFT = 1.5
 MAX_LOG_SCALE = math.log(4.0)
 
 
+# As in models.output: grids first asked for in evaluation serve training too.
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def anchor_boxes(n_points: int, n_frames: int, device: torch.device) -> Tensor:
-    """Anchors of one frame.
+    """Lay out the anchors of one frame.
 
     :param n_points: P, the output's last dim.
     :param n_frames: T, the frames of the batch.
@@ -39,13 +42,6 @@ def anchor_boxes(n_points: int, n_frames: int, device: torch.device) -> Tensor:
     :return: (P / T, 4) as (centre x, centre y, width, height) in widths of the picture.
     :raises ValueError: no square grid over T frames has P points.
     """
-    return _anchor_boxes(n_points, n_frames, device)
-
-
-# As in models.output: grids first asked for in evaluation serve training too.
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)
-def _anchor_boxes(n_points: int, n_frames: int, device: torch.device) -> Tensor:
     cells = n_points // max(n_frames * N_ANCHORS, 1)
     n_rows = math.isqrt(cells)
     if n_rows * n_rows * N_ANCHORS * n_frames != n_points or not n_rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,23 +18,11 @@ class MaskedConv1d(nn.Conv1d):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int = 3,
-        *,
-        stride: int = 1,
-        groups: int = 1,
-        bias: bool = True,
+        self, in_channels: int, out_channels: int, kernel_size: int = 3, **options: Any
     ) -> None:
+        padding = kernel_size // 2
         super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride=stride,
-            padding=kernel_size // 2,
-            groups=groups,
-            bias=bias,
+            in_channels, out_channels, kernel_size, padding=padding, **options
         )
 
     def forward(  # type: ignore[override]

@@ -122,22 +122,18 @@ def n_points(n_steps: int, n_levels: int) -> int:
     return padded_length(n_steps, n_levels) // 2 ** (n_levels - 1) * (2**n_levels - 1)
 
 
+# A grid first asked for in evaluation serves training too, where tensors made in
+# inference mode may not be saved for the backward pass.
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def point_grid(points: int, n_steps: int, device: torch.device) -> PointGrid:
-    """The points of an output.
+    """Lay out the points of an output.
 
     :param points: P, the output's last dim.
     :param n_steps: T, the padded steps of the batch.
     :param device: where the result lies.
     :raises ValueError: no pyramid over T steps has P points.
     """
-    return _point_grid(points, n_steps, device)
-
-
-# A grid first asked for in evaluation serves training too, where tensors made in
-# inference mode may not be saved for the backward pass.
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)
-def _point_grid(points: int, n_steps: int, device: torch.device) -> PointGrid:
     levels = _n_levels(points, n_steps)
     padded = padded_length(n_steps, levels)
     steps, strides, reach = [], [], []
