@@ -1,6 +1,4 @@
 import math
-from dataclasses import dataclass
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,35 +11,11 @@ from avalanche_vilco.evaluation.metrics.detection import (
 )
 
 
-@dataclass
-class Moments:
-    segments_sec: torch.Tensor
-    labels: torch.Tensor
-    scores: torch.Tensor
-
-    def __getitem__(self, clips):
-        fields = self.segments_sec, self.labels, self.scores
-        return Moments(*(field[clips] for field in fields))
-
-    def arguments(self, targets):
-        mine = self.segments_sec, self.scores, self.labels
-        return *mine, targets.segments_sec, targets.labels
-
-
-def random_moments(n_clips, n, seed, n_labels=3):
-    draw = torch.Generator().manual_seed(seed)
-    starts = torch.rand(n_clips, n, generator=draw, dtype=torch.float64) * 30
-    lengths = torch.rand(n_clips, n, generator=draw, dtype=torch.float64) * 30
-    return Moments(
-        torch.stack([starts, starts + lengths], dim=2),
-        torch.randint(-1, n_labels, (n_clips, n), generator=draw),
-        torch.rand(n_clips, n, generator=draw),
-    )
-
-
 @pytest.mark.parametrize("reference", [None, "ego4d", "vilco"])
 @pytest.mark.parametrize("size", [1, 4, 9])
-def test_any_split_into_batches_gives_the_map_of_all_clips(size, reference):
+def test_any_split_into_batches_gives_the_map_of_all_clips(
+    size, reference, random_moments
+):
     predictions, targets = random_moments(9, 30, 0), random_moments(9, 6, 1)
     expected = detection_map(*predictions.arguments(targets), reference=reference)
     metric = MomentDetectionMAP(reference=reference)
@@ -54,7 +28,7 @@ def test_any_split_into_batches_gives_the_map_of_all_clips(size, reference):
     assert levels[0] > levels[-1] > 0
 
 
-def test_values_are_floats_named_by_threshold():
+def test_values_are_floats_named_by_threshold(random_moments):
     metric = MomentDetectionMAP(tiou=(0.5, 0.75))
     metric.update(random_moments(3, 9, 0), random_moments(3, 4, 1))
     values = metric.compute()
@@ -64,7 +38,7 @@ def test_values_are_floats_named_by_threshold():
     assert all(type(value) is float for value in values.values())
 
 
-def test_states_hold_no_padding_and_no_windows():
+def test_states_hold_no_padding_and_no_windows(random_moments):
     predictions, targets = random_moments(8, 50, 0), random_moments(8, 4, 1)
     metric = MomentDetectionMAP()
     metric.update(predictions, targets)
@@ -80,7 +54,7 @@ def test_states_hold_no_padding_and_no_windows():
     assert metric.hits[0].shape == (n_kept, 5) and metric.hits[0].dtype == torch.bool
 
 
-def test_without_ground_truth_the_value_is_unknown():
+def test_without_ground_truth_the_value_is_unknown(random_moments):
     predictions = random_moments(2, 5, 0)
     metric = MomentDetectionMAP()
     metric.update(predictions, random_moments(2, 0, 1))
@@ -94,48 +68,9 @@ def test_a_reference_that_needs_the_whole_data_set_is_refused():
         detection_map_metrics(tiou=())
 
 
-class Model:
-    def decode(self, output, targets):
-        return output
-
-
-class Stream(list):
-    name = "test"
-
-
-def strategy_of(n_experiences):
-    stream = Stream()
-    stream.extend(
-        SimpleNamespace(current_experience=i, origin_stream=stream, task_labels=[i])
-        for i in range(n_experiences)
-    )
-    strategy = SimpleNamespace(
-        model=Model(), experience=None, clock=SimpleNamespace(train_iterations=7)
-    )
-    return strategy, stream
-
-
-def evaluate(strategy, plugins, batches_by_experience):
-    """Values by name that the plugins emit in an evaluation loop."""
-    emitted = {}
-
-    def call(callback):
-        for plugin in plugins:
-            for value in getattr(plugin, callback)(strategy) or []:
-                emitted[value.name] = value.value
-
-    call("before_eval")
-    for experience, batches in batches_by_experience:
-        strategy.experience = experience
-        call("before_eval_exp")
-        for strategy.mb_output, strategy.mb_y in batches:
-            call("after_eval_iteration")
-        call("after_eval_exp")
-    call("after_eval")
-    return emitted
-
-
-def test_experience_and_stream_values_are_emitted():
+def test_experience_and_stream_values_are_emitted(
+    random_moments, strategy_of, evaluate
+):
     strategy, stream = strategy_of(2)
     parts = [(random_moments(4, 30, i), random_moments(4, 6, 9 + i)) for i in range(2)]
     emitted = evaluate(
@@ -146,22 +81,13 @@ def test_experience_and_stream_values_are_emitted():
     first = detection_map(*parts[0][0].arguments(parts[0][1]), tiou=[0.5]).item()
     name = "mAP_tIoU0.5_Exp/eval_phase/test_stream/Task000/Exp000"
     assert emitted[name] == pytest.approx(first)
-    predictions, targets = (
-        Moments(
-            *(
-                torch.cat([getattr(p, f), getattr(q, f)])
-                for f in Moments.__annotations__
-            )
-        )
-        for p, q in zip(*parts, strict=True)
-    )
-    together = detection_map(*predictions.arguments(targets), tiou=[0.5]).item()
-    assert emitted["mAP_tIoU0.5_Stream/eval_phase/test_stream"] == pytest.approx(
-        together
-    )
+    columns = zip(*(p.arguments(t) for p, t in parts), strict=True)
+    together = detection_map(*map(torch.cat, columns), tiou=[0.5]).item()
+    name = "mAP_tIoU0.5_Stream/eval_phase/test_stream"
+    assert emitted[name] == pytest.approx(together)
 
 
-def test_a_partly_evaluated_stream_says_how_much():
+def test_a_partly_evaluated_stream_says_how_much(random_moments, strategy_of, evaluate):
     strategy, stream = strategy_of(3)
     part = random_moments(4, 30, 0), random_moments(4, 6, 1)
     plugins = detection_map_metrics(tiou=[0.5], experience=False)
@@ -172,7 +98,7 @@ def test_a_partly_evaluated_stream_says_how_much():
     ]
 
 
-def test_a_task_matrix_can_hold_map():
+def test_a_task_matrix_can_hold_map(random_moments, strategy_of, evaluate):
     strategy, stream = strategy_of(2)
     matrix = TaskMatrixMetric(MomentDetectionMAP(tiou=[0.5]))
     part = random_moments(4, 30, 0), random_moments(4, 6, 1)

@@ -219,43 +219,13 @@ def test_unknown_reference_is_refused():
         ResponseTrackMetrics(reference="other")
 
 
-class Model:
-    def decode(self, output, targets):
-        return output
-
-
-class Stream(list):
-    name = "test"
-
-
-def test_plugins_emit_floats_per_experience_and_stream(asked):
-    stream = Stream()
-    stream.append(
-        SimpleNamespace(current_experience=0, origin_stream=stream, task_labels=[0])
-    )
-    strategy = SimpleNamespace(
-        model=Model(),
-        experience=stream[0],
-        clock=SimpleNamespace(train_iterations=0),
-    )
-    emitted, parts = {}, flat(asked)
-    plugins = response_track_metrics()
-
-    def call(name):
-        for plugin in plugins:
-            for value in getattr(plugin, name)(strategy) or []:
-                emitted[value.name] = value.value
-
-    call("before_eval")
-    call("before_eval_exp")
-    for start in range(0, len(parts), 9):
-        strategy.mb_output, strategy.mb_y = batch(parts[start : start + 9])
-        call("after_eval_iteration")
-    call("after_eval_exp")
-    call("after_eval")
+def test_plugins_emit_floats_per_experience_and_stream(asked, strategy_of, evaluate):
+    strategy, stream = strategy_of(1)
+    parts = flat(asked)
+    batches = [batch(parts[start : start + 9]) for start in range(0, len(parts), 9)]
+    emitted = evaluate(strategy, response_track_metrics(), [(stream[0], batches)])
     expected = scored(parts, 9)
     assert len(emitted) == 2 * len(expected)
     for name, value in expected.items():
         key = f"{name}_Exp/eval_phase/test_stream/Task000/Exp000"
         assert emitted[key] == emitted[f"{name}_Stream/eval_phase/test_stream"] == value
-        assert type(value) is float

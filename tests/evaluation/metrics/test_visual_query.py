@@ -96,39 +96,12 @@ def test_a_broken_track_is_refused_when_the_numbers_are_asked_for():
         metric.compute()
 
 
-class Model:
-    def decode(self, output, targets):
-        return output
-
-
-class Stream(list):
-    name = "test"
-
-
-def test_plugins_emit_floats_per_experience_and_stream():
-    stream = Stream()
-    stream.append(
-        SimpleNamespace(current_experience=0, origin_stream=stream, task_labels=[0])
-    )
-    output, targets = batch_of(0, 5)
-    strategy = SimpleNamespace(
-        model=Model(),
-        mb_output=output,
-        mb_y=targets,
-        experience=stream[0],
-        clock=SimpleNamespace(train_iterations=0),
-    )
-    emitted = {}
-    for plugin in visual_query_metrics():
-        for callback in (
-            *("before_eval", "before_eval_exp", "after_eval_iteration"),
-            *("after_eval_exp", "after_eval"),
-        ):
-            for value in getattr(plugin, callback)(strategy) or []:
-                emitted[value.name] = value.value
-    expected = visual_query_scores(*joined([(output, targets)]))["all"].summary()
+def test_plugins_emit_floats_per_experience_and_stream(strategy_of, evaluate):
+    strategy, stream = strategy_of(1)
+    batch = batch_of(0, 5)
+    emitted = evaluate(strategy, visual_query_metrics(), [(stream[0], [batch])])
+    expected = visual_query_scores(*joined([batch]))["all"].summary()
     for name, value in expected.items():
         assert emitted[f"{name}_Stream/eval_phase/test_stream"] == pytest.approx(value)
         key = f"{name}_Exp/eval_phase/test_stream/Task000/Exp000"
         assert emitted[key] == pytest.approx(value)
-    assert all(type(value) is float for value in emitted.values())
