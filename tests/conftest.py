@@ -3,6 +3,7 @@
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,26 +95,14 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
 
 @pytest.fixture(scope="session")
 def mq_root(once: Once) -> Path:
-    """A generated data root for all tests.
-
-    Ten queries in five groups, 20 + 10 annotated clips and 2 without labels.
-    """
+    """A generated data root: ten queries in five groups, 20 + 10 annotated clips and 2
+    without labels."""
     from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
 
-    def make(folder: Path) -> None:
-        generate_mini_mq(
-            folder,
-            n_train=20,
-            n_val=10,
-            n_test=2,
-            group_size=2,
-            min_train_clips=2,
-            min_val_clips=1,
-            clip_sec=(40.0, 60.0),
-            median_window_sec=4.0,
-        )
-
-    return once("mq", make)
+    sizes = {"n_train": 20, "n_val": 10, "n_test": 2, "group_size": 2}
+    least = {"min_train_clips": 2, "min_val_clips": 1}
+    times = {"clip_sec": (40.0, 60.0), "median_window_sec": 4.0}
+    return once("mq", partial(generate_mini_mq, **sizes, **least, **times))
 
 
 @pytest.fixture(scope="session")
@@ -122,19 +111,11 @@ def nlq_root(once: Once) -> Path:
     windows."""
     from avalanche_vilco.benchmarks.vilco_nlq.embedded import generate_mini_nlq
 
-    def make(folder: Path) -> None:
-        generate_mini_nlq(
-            folder,
-            n_train=12,
-            n_val=6,
-            n_test=2,
-            queries_per_clip=8.0,
-            min_train_queries=5,
-            min_val_queries=3,
-            clip_sec=(40.0, 60.0),
-        )
-
-    return once("nlq", make)
+    sizes = {"n_train": 12, "n_val": 6, "n_test": 2, "queries_per_clip": 8.0}
+    least = {"min_train_queries": 5, "min_val_queries": 3}
+    return once(
+        "nlq", partial(generate_mini_nlq, **sizes, **least, clip_sec=(40.0, 60.0))
+    )
 
 
 @pytest.fixture(scope="session")
@@ -143,20 +124,10 @@ def vq_root(once: Once) -> Path:
     without tracks, three queries in each."""
     from avalanche_vilco.benchmarks.vilco_vq.embedded import generate_mini_vq
 
-    def make(folder: Path) -> None:
-        generate_mini_vq(
-            folder,
-            n_train=10,
-            n_val=5,
-            n_test=1,
-            clip_frames=(40, 50),
-            frame_size=(48, 64),
-            object_pixels=(10.0, 16.0),
-            track_frames=(4, 8),
-            queries_per_clip=3,
-        )
-
-    return once("vq", make)
+    sizes = {"n_train": 10, "n_val": 5, "n_test": 1, "queries_per_clip": 3}
+    pictures = {"frame_size": (48, 64), "object_pixels": (10.0, 16.0)}
+    lengths = {"clip_frames": (40, 50), "track_frames": (4, 8)}
+    return once("vq", partial(generate_mini_vq, **sizes, **pictures, **lengths))
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ def raw(outputs: Path) -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
-def made(raw: Callable[..., dict[str, Any]]) -> Callable[..., Run]:
+def a_run(raw: Callable[..., dict[str, Any]]) -> Callable[..., Run]:
     """A run with changed configuration, memory or other parts of its file."""
 
     def make(

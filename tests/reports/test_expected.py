@@ -1,7 +1,6 @@
 """Expected numbers: written from runs, and missed by a rerun that differs."""
 
 import csv
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,9 +20,7 @@ def runs(outputs: Path) -> dict[str, list]:
     }
 
 
-def test_what_was_written_is_found_again(
-    runs: dict, tmp_path: Path, raw: Callable
-) -> None:
+def test_what_was_written_is_found_again(runs, tmp_path, raw) -> None:
     path = tmp_path / "expected.csv"
     write_expected(path, runs, [MAIN])
     lines = read_expected(path)
@@ -40,9 +37,7 @@ def test_what_was_written_is_found_again(
     assert {one.reproduced for one in check(lines, runs)} == {"yes"}
 
 
-def test_rerun_beyond_the_tolerance_is_not_reproduced(
-    runs: dict, tmp_path: Path
-) -> None:
+def test_rerun_beyond_the_tolerance_is_not_reproduced(runs, tmp_path) -> None:
     path = tmp_path / "expected.csv"
     write_expected(path, runs, [MAIN])
     rows = list(csv.DictReader(path.open()))
@@ -56,9 +51,7 @@ def test_rerun_beyond_the_tolerance_is_not_reproduced(
     assert "reproduced: no" in str(check(read_expected(path), runs)[0])
 
 
-def test_row_that_was_not_run_is_neither_reproduced_nor_missed(
-    runs: dict, tmp_path: Path
-) -> None:
+def test_row_that_was_not_run_is_neither_reproduced_nor_missed(runs, tmp_path) -> None:
     path = tmp_path / "expected.csv"
     write_expected(path, runs, [MAIN])
     lines = read_expected(path)
@@ -66,7 +59,7 @@ def test_row_that_was_not_run_is_neither_reproduced_nor_missed(
     assert check(lines, {"replay": []}) == []
 
 
-def test_damaged_line_is_named(runs: dict, tmp_path: Path) -> None:
+def test_damaged_line_is_named(runs, tmp_path) -> None:
     path = tmp_path / "expected.csv"
     write_expected(path, runs, [MAIN])
     path.write_text(path.read_text().replace("bwf", "bwf,oops", 1))

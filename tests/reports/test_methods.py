@@ -2,7 +2,6 @@
 
 import math
 import statistics
-from collections.abc import Callable
 
 import pytest
 from scipy import stats
@@ -46,10 +45,10 @@ def test_number_that_a_run_lacks_is_not_averaged_over_the_others() -> None:
     assert single is not None and single.mean == 20 and math.isnan(single.low)
 
 
-def test_seeds_make_a_method_and_options_make_another(made: Callable) -> None:
-    runs = [made("replay", 1), made("replay", 0), made("naive")]
+def test_seeds_make_a_method_and_options_make_another(a_run) -> None:
+    runs = [a_run("replay", 1), a_run("replay", 0), a_run("naive")]
     options = {"mem_size": 5, "unit": "samples"}
-    runs.append(made("replay", config={"strategy_options": options}))
+    runs.append(a_run("replay", config={"strategy_options": options}))
     (setting,), _ = gather(runs)
     assert [(m.label, m.seeds) for m in setting.methods] == [
         ("replay (mem_size=3)", (0, 1)),
@@ -67,53 +66,52 @@ def test_seeds_make_a_method_and_options_make_another(made: Callable) -> None:
         ({"benchmark_options": {"valid_share": 0.2}}, "valid_share"),
     ],
 )
-def test_runs_made_otherwise_never_share_a_setting(
-    made: Callable, config: dict, fact: str
-) -> None:
-    settings, _ = gather([made("naive"), made("replay", config=config)])
+def test_runs_made_otherwise_never_share_a_setting(a_run, config, fact) -> None:
+    settings, _ = gather([a_run("naive"), a_run("replay", config=config)])
     assert len(settings) == 2
     assert settings[0].differs_in == [fact]
 
 
-def test_other_files_protocol_or_data_make_another_setting(
-    made: Callable, raw: Callable
-) -> None:
+def test_other_files_protocol_or_data_make_another_setting(a_run, raw) -> None:
     content = raw()
     files = dict.fromkeys(content["data"]["files"], "0" * 64)
     others = [
-        made(data={**content["data"], "files": files}),
-        made(benchmark={**content["benchmark"], "protocol": "reference"}),
-        made(benchmark={**content["benchmark"], "data": "embedded generated v9"}),
-        made(averages="cumulative"),
+        a_run(data={**content["data"], "files": files}),
+        a_run(benchmark={**content["benchmark"], "protocol": "reference"}),
+        a_run(benchmark={**content["benchmark"], "data": "embedded generated v9"}),
+        a_run(averages="cumulative"),
     ]
-    settings, _ = gather([made(), *others])
+    settings, _ = gather([a_run(), *others])
     assert len(settings) == 5
 
 
-def test_place_device_workers_and_sentences_make_no_other_setting(
-    made: Callable, raw: Callable
-) -> None:
+def test_place_device_workers_and_sentences_make_no_other_setting(a_run, raw) -> None:
     content = raw("replay")
     told = {"sources": {"narrations": True}, "dataset_root": "elsewhere"}
     config = {"device": "cuda", "num_workers": 2, "benchmark_options": told}
     files = {**content["data"]["files"], "narration_features.npz": "0" * 64}
     data = {**content["data"], "files": files}
-    settings, _ = gather([made(), made("replay", config=config, data=data)])
+    settings, _ = gather([a_run(), a_run("replay", config=config, data=data)])
     assert len(settings) == 1
 
 
 def test_order_drawn_from_the_seed_is_one_setting_and_not_that_of_a_fixed_order(
-    made: Callable, raw: Callable
+    a_run, raw
 ) -> None:
     def shuffled(seed: int, own: int, order: list[int]):
         info = {**raw()["benchmark"], "order": order}
         options = {"fixed_class_order": "groups", "seed": own}
-        return made(
+        return a_run(
             "naive", seed, config={"benchmark_options": options}, benchmark=info
         )
 
     settings, _ = gather(
-        [made(), shuffled(0, 0, [2, 1]), shuffled(1, 1, [1, 2]), shuffled(2, 0, [2, 1])]
+        [
+            a_run(),
+            shuffled(0, 0, [2, 1]),
+            shuffled(1, 1, [1, 2]),
+            shuffled(2, 0, [2, 1]),
+        ]
     )
     assert [[m.seeds for m in s.methods] for s in settings] == [
         [(0,)],
@@ -122,11 +120,11 @@ def test_order_drawn_from_the_seed_is_one_setting_and_not_that_of_a_fixed_order(
     ]
 
 
-def test_capacity_is_what_a_method_may_keep(made: Callable) -> None:
-    runs = [made("upper_bound"), made("replay"), made("naive")]
+def test_capacity_is_what_a_method_may_keep(a_run) -> None:
+    runs = [a_run("upper_bound"), a_run("replay"), a_run("naive")]
     slots = {"mem_size": 20, "unit": "class_slots"}
-    runs.append(made("replay", config={"strategy_options": slots}))
-    runs.append(made("naive", config={"strategy": "agem"}, memory={"samples": 3}))
+    runs.append(a_run("replay", config={"strategy_options": slots}))
+    runs.append(a_run("naive", config={"strategy": "agem"}, memory={"samples": 3}))
     (setting,), _ = gather(runs)
     groups = {c.text: [m.label for m in ms] for c, ms in setting.by_capacity().items()}
     assert list(groups.items()) == [
@@ -137,17 +135,17 @@ def test_capacity_is_what_a_method_may_keep(made: Callable) -> None:
     ]
 
 
-def test_keeping_more_than_the_capacity_is_noticed(made: Callable) -> None:
-    (setting,), _ = gather([made("replay"), made("replay", 1, memory={"samples": 4})])
+def test_keeping_more_than_the_capacity_is_noticed(a_run) -> None:
+    (setting,), _ = gather([a_run("replay"), a_run("replay", 1, memory={"samples": 4})])
     assert setting.methods[0].exceeds_capacity
-    (setting,), _ = gather([made("replay")])
+    (setting,), _ = gather([a_run("replay")])
     assert not setting.methods[0].exceeds_capacity
 
 
-def test_bytes_are_equal_within_five_percent_of_the_least(made: Callable) -> None:
+def test_bytes_are_equal_within_five_percent_of_the_least(a_run) -> None:
     def keeping(name: str, exemplars: int, auxiliary: int):
         memory = {"exemplar_bytes": exemplars, "auxiliary_bytes": auxiliary}
-        return made(config={"strategy": name}, memory=memory)
+        return a_run(config={"strategy": name}, memory=memory)
 
     runs = [
         keeping("a", 100, 0),
@@ -162,35 +160,39 @@ def test_bytes_are_equal_within_five_percent_of_the_least(made: Callable) -> Non
     assert labels == [["none", "nothing"], ["a", "b"], ["c"]]
 
 
-def test_unequal_initial_weights_are_told_for_each_seed_and_model(
-    made: Callable,
-) -> None:
-    (setting,), _ = gather([made("naive"), made("replay"), made("naive", 1)])
+def test_unequal_initial_weights_are_told_for_each_seed_and_model(a_run) -> None:
+    (setting,), _ = gather([a_run("naive"), a_run("replay"), a_run("naive", 1)])
     assert unequal_starts(setting) == []
-    other = made("replay", 1, initial_weights_sha256="f" * 64)
-    (setting,), _ = gather([made("naive"), made("replay"), made("naive", 1), other])
+    other = a_run("replay", 1, initial_weights_sha256="f" * 64)
+    (setting,), _ = gather([a_run("naive"), a_run("replay"), a_run("naive", 1), other])
     (line,) = unequal_starts(setting)
     assert "seed 1" in line and "ffffffffffff: replay" in line and "naive" in line
-    lower = made(
+    lower = a_run(
         "replay", 1, config={"model": "small"}, initial_weights_sha256="f" * 64
     )
-    (setting,), _ = gather([made("naive", 1), lower])
+    (setting,), _ = gather([a_run("naive", 1), lower])
     assert unequal_starts(setting) == []
 
 
-def test_missing_seeds_and_other_versions_are_told(
-    made: Callable, raw: Callable
-) -> None:
+def test_missing_seeds_and_other_versions_are_told(a_run, raw) -> None:
     versions = {**raw()["versions"], "torch": "1.0"}
-    runs = [made("naive"), made("naive", 1), made("replay", versions=versions)]
+    runs = [
+        a_run("naive"),
+        a_run("naive", 1),
+        a_run("replay", versions=versions),
+    ]
     (setting,), _ = gather(runs)
     assert unequal_seeds(setting) == ["seeds differ: naive: 0 1; replay: 0"]
     (line,) = unequal_versions(setting)
     assert line.startswith("versions differ: torch 1.0, ")
 
 
-def test_second_run_of_a_seed_is_left_out(made: Callable) -> None:
-    runs = [made("naive"), made("naive"), made("naive", final_weights_sha256="0" * 64)]
+def test_second_run_of_a_seed_is_left_out(a_run) -> None:
+    runs = [
+        a_run("naive"),
+        a_run("naive"),
+        a_run("naive", final_weights_sha256="0" * 64),
+    ]
     (setting,), repetitions = gather(runs)
     assert setting.methods[0].seeds == (0,)
     assert [twice.is_equal for twice in repetitions] == [True, False]

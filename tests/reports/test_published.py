@@ -2,7 +2,6 @@
 
 import csv
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,9 +39,7 @@ def line(**parts) -> PublishedNumber:
 
 
 @pytest.mark.parametrize(("number", "n_rows"), [(2, 7), (5, 4), (6, 4), (7, 6)])
-def test_numbers_are_those_of_the_transcript(
-    shared_dir: Path, number: int, n_rows: int
-) -> None:
+def test_numbers_are_those_of_the_transcript(shared_dir, number, n_rows) -> None:
     page = (shared_dir / "reference" / "paper_tables.md").read_text()
     (table,) = re.findall(rf"^## Table {number},.*?(?=^## )", page, re.M | re.S)
     rows = [row for row in table.splitlines() if row.startswith("|")][2:]
@@ -54,9 +51,7 @@ def test_numbers_are_those_of_the_transcript(
     assert len({(found.method, found.order) for found in lines}) == n_rows
 
 
-def test_numbers_of_visual_queries_are_those_of_the_transcript(
-    shared_dir: Path,
-) -> None:
+def test_numbers_of_visual_queries_are_those_of_the_transcript(shared_dir) -> None:
     page = (shared_dir / "reference" / "paper_tables.md").read_text()
     (table,) = re.findall(r"^## Table 4,.*?(?=^## )", page, re.M | re.S)
     header, _, *rows = [r for r in table.splitlines() if r.startswith("|")]
@@ -111,16 +106,16 @@ def test_means_are_means_of_both_thresholds() -> None:
         ({"switches": "ssl=off;em=on"}, {"strategy_options": {"em": True}}, True),
     ],
 )
-def test_rows_are_matched_by_what_they_switch(
-    made: Callable, parts: dict, config: dict, expected: bool
-) -> None:
-    (setting,), _ = gather([made(config=config)])
+def test_rows_are_matched_by_what_they_switch(a_run, parts, config, expected) -> None:
+    (setting,), _ = gather([a_run(config=config)])
     assert line(**parts).is_of(setting.methods[0]) is expected
 
 
-def test_no_verdict_on_other_data(made: Callable, raw: Callable) -> None:
+def test_no_verdict_on_other_data(a_run, raw) -> None:
     embedded = {**raw()["benchmark"], "data": "embedded generated v1"}
-    settings, _ = gather([made(benchmark=embedded), made("replay", benchmark=embedded)])
+    settings, _ = gather(
+        [a_run(benchmark=embedded), a_run("replay", benchmark=embedded)]
+    )
     found = compare([line(), line(strategy="ewc")], settings)
     assert [(one.method, one.verdict) for one in found] == [
         ("naive", NOT_RUN),
@@ -128,16 +123,14 @@ def test_no_verdict_on_other_data(made: Callable, raw: Callable) -> None:
     ]
     text = render([published_section(found)])
     assert "NOT COMPARABLE" in text
-    settings, _ = gather([made()])
+    settings, _ = gather([a_run()])
     (own,) = compare([line()], settings)
     assert own.verdict == "no verdict: not comparable (protocol exclusive)"
 
 
-def test_verdict_where_data_and_protocol_allow_one(
-    made: Callable, raw: Callable
-) -> None:
+def test_verdict_where_data_and_protocol_allow_one(a_run, raw) -> None:
     info = {**raw()["benchmark"], "comparable_with_paper": True}
-    settings, _ = gather([made(benchmark=info)])
+    settings, _ = gather([a_run(benchmark=info)])
     ours = 100 * raw()["scores"][MAIN]["average"]
     values = [ours, ours + 0.99, ours + 1.01, ours - 1.01]
     found = compare([line(published=value) for value in values], settings)
@@ -147,14 +140,14 @@ def test_verdict_where_data_and_protocol_allow_one(
     assert "NOT COMPARABLE" not in render([published_section([wide])])
 
 
-def test_tables_without_a_run_of_ours_take_one_line(made: Callable) -> None:
-    settings, _ = gather([made()])
+def test_tables_without_a_run_of_ours_take_one_line(a_run) -> None:
+    settings, _ = gather([a_run()])
     text = render([published_section(compare(read_published(PAPER), settings))])
     assert "Table 5 of the paper: not run (data not here)" in text
     assert "InternVideo" not in text
 
 
-def test_damaged_line_is_named(tmp_path: Path) -> None:
+def test_damaged_line_is_named(tmp_path) -> None:
     rows = list(csv.reader(PAPER.read_text().splitlines()))
     rows[3][rows[0].index("published")] = "many"
     damaged = tmp_path / "paper.csv"

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +12,7 @@ from avalanche_vilco.reports.runs import experiences_done, read_run, run_folders
 MAIN = "Recall@1x_tIoU0.5"
 
 
-def test_runs_are_found_below_a_folder(outputs: Path) -> None:
+def test_runs_are_found_below_a_folder(outputs) -> None:
     found = [str(folder.relative_to(outputs)) for folder in run_folders(outputs)]
     assert found == [
         "naive/seed0",
@@ -26,7 +24,7 @@ def test_runs_are_found_below_a_folder(outputs: Path) -> None:
     assert list(run_folders(outputs / "naive/seed1")) == [outputs / "naive/seed1"]
 
 
-def test_run_has_the_numbers_of_its_file(outputs: Path, raw: Callable) -> None:
+def test_run_has_the_numbers_of_its_file(outputs, raw) -> None:
     run, content = read_run(outputs / "replay/seed1"), raw("replay", 1)
     assert run.seed == 1
     assert run.results.scores[MAIN].average == content["scores"][MAIN]["average"]
@@ -36,7 +34,7 @@ def test_run_has_the_numbers_of_its_file(outputs: Path, raw: Callable) -> None:
     )
 
 
-def test_epochs_of_a_training_are_told(outputs: Path) -> None:
+def test_epochs_of_a_training_are_told(outputs) -> None:
     assert read_run(outputs / "naive/seed0").results.train_epochs == 1
     assert read_run(outputs / "upper_bound/seed0").results.train_epochs == 2
 
@@ -81,9 +79,7 @@ def obeyed_by_a_terminal(content: dict[str, Any]) -> None:
         (obeyed_by_a_terminal, "config.strategy"),
     ],
 )
-def test_damage_is_named(
-    raw: Callable, tmp_path: Path, damage: Callable, message: str
-) -> None:
+def test_damage_is_named(raw, tmp_path, damage, message) -> None:
     content = raw()
     damage(content)
     (tmp_path / "results.json").write_text(json.dumps(content))
@@ -95,13 +91,13 @@ def test_damage_is_named(
 @pytest.mark.parametrize(
     "content", [b"", b'{"results_version": 1', b"[]", b"\xff", b"[" * 100_000]
 )
-def test_files_that_are_no_results_are_named(tmp_path: Path, content: bytes) -> None:
+def test_files_that_are_no_results_are_named(tmp_path, content) -> None:
     (tmp_path / "results.json").write_bytes(content)
     with pytest.raises(DataError, match=r"results\.json"):
         read_run(tmp_path)
 
 
-def test_every_truncation_is_refused(outputs: Path, tmp_path: Path) -> None:
+def test_every_truncation_is_refused(outputs, tmp_path) -> None:
     whole = (outputs / "naive/seed0/results.json").read_bytes()
     for size in range(0, len(whole) - 2, len(whole) // 50):
         (tmp_path / "results.json").write_bytes(whole[:size])
@@ -109,7 +105,7 @@ def test_every_truncation_is_refused(outputs: Path, tmp_path: Path) -> None:
             read_run(tmp_path)
 
 
-def test_unfinished_run_says_how_far_it_is(outputs: Path, tmp_path: Path) -> None:
+def test_unfinished_run_says_how_far_it_is(outputs, tmp_path) -> None:
     shutil.copy(outputs / "naive/seed0/progress.json", tmp_path)
     with pytest.raises(FileNotFoundError, match="not finished"):
         read_run(tmp_path)

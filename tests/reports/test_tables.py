@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,7 @@ def titles(view: View, *settings: Setting) -> dict[str, list[str]]:
     return {table.title: [row[0] for row in table.rows] for table in section.tables}
 
 
-def test_methods_of_unequal_capacity_never_share_a_table(setting: Setting) -> None:
+def test_methods_of_unequal_capacity_never_share_a_table(setting) -> None:
     assert titles(View(equal="capacity"), setting) == {
         "May keep no training samples": ["naive"],
         "May keep 3 training samples": ["replay"],
@@ -42,11 +41,9 @@ def test_methods_of_unequal_capacity_never_share_a_table(setting: Setting) -> No
     }
 
 
-def test_each_setting_is_shown_by_its_own_main_metric_unless_told(
-    made: Callable,
-) -> None:
+def test_each_setting_is_shown_by_its_own_main_metric_unless_told(a_run) -> None:
     other = "Recall@5x_tIoU0.5"
-    runs = [made(), made(config={"epochs": 9}, main_metric=other)]
+    runs = [a_run(), a_run(config={"epochs": 9}, main_metric=other)]
     settings, _ = gather(runs)
     shown = [table.header[2] for part in sections(settings) for table in part.tables]
     assert shown == [f"P_T {MAIN}", f"P_T {other}"]
@@ -66,25 +63,23 @@ def test_each_setting_is_shown_by_its_own_main_metric_unless_told(
     ],
 )
 def test_chance_is_said_to_be_what_the_benchmark_scrambles(
-    made: Callable, benchmark: str, words: str
+    a_run, benchmark, words
 ) -> None:
-    (found,), _ = gather([made(config={"benchmark": benchmark})])
+    (found,), _ = gather([a_run(config={"benchmark": benchmark})])
     (section,) = sections([found])
     assert words in section.before[0]
 
 
-def test_equal_bytes_are_shown_across_capacities(made: Callable) -> None:
+def test_equal_bytes_are_shown_across_capacities(a_run) -> None:
     bytes_kept = {"exemplar_bytes": 2**20, "auxiliary_bytes": 0}
     other = {"exemplar_bytes": 0, "auxiliary_bytes": 2**20}
-    (found,), _ = gather([made("replay", memory=bytes_kept), made(memory=other)])
+    (found,), _ = gather([a_run("replay", memory=bytes_kept), a_run(memory=other)])
     assert titles(View(equal="bytes"), found) == {
         "Keep equal bytes (within 5 %): 1.00 MiB to 1.00 MiB": ["replay", "naive"]
     }
 
 
-def test_numbers_are_means_over_seeds_in_percent(
-    setting: Setting, raw: Callable
-) -> None:
+def test_numbers_are_means_over_seeds_in_percent(setting, raw) -> None:
     text = render(sections([setting], View(metrics=(MAIN,))))
     runs = [raw("naive", seed)["scores"][MAIN] for seed in (0, 1)]
     (row,) = (line for line in text.splitlines() if line.startswith("  naive "))
@@ -99,7 +94,7 @@ def test_numbers_are_means_over_seeds_in_percent(
             assert shown[place + 2] == pytest.approx(mean - half, abs=0.051)
 
 
-def test_what_has_to_be_known_stands_beside_the_tables(setting: Setting) -> None:
+def test_what_has_to_be_known_stands_beside_the_tables(setting) -> None:
     text = render(sections([setting]))
     for line in (
         "initial weights: equal for all methods of a seed and model",
@@ -112,24 +107,26 @@ def test_what_has_to_be_known_stands_beside_the_tables(setting: Setting) -> None
     assert "protocol exclusive v1; 1 epochs, batch 8" in text
 
 
-def test_departures_are_told_by_method(made: Callable, raw: Callable) -> None:
+def test_departures_are_told_by_method(a_run, raw) -> None:
     info = {**raw()["benchmark"], "uses_ground_truth_at_test": True}
-    (found,), _ = gather([made(benchmark=info, deviations={"clip_label_text": "told"})])
+    (found,), _ = gather(
+        [a_run(benchmark=info, deviations={"clip_label_text": "told"})]
+    )
     lines = render(sections([found])).splitlines()
     assert "naive: uses ground truth at test: yes" in lines
     assert "naive: reference deviations clip_label_text" in lines
 
 
-def test_settings_are_told_apart_by_what_differs(made: Callable) -> None:
+def test_settings_are_told_apart_by_what_differs(a_run) -> None:
     settings, _ = gather(
-        [made(), made("replay", config={"selection": "best_on_valid"})]
+        [a_run(), a_run("replay", config={"selection": "best_on_valid"})]
     )
     first, second = (section.title for section in sections(settings))
     assert first.endswith("; selection last")
     assert second.endswith("; selection best_on_valid")
 
 
-def test_differences_are_taken_seed_by_seed(setting: Setting, raw: Callable) -> None:
+def test_differences_are_taken_seed_by_seed(setting, raw) -> None:
     replay, naive = setting.find("replay"), setting.find("naive")
     assert replay is not None and naive is not None
     found = difference(replay, naive, MAIN, "average")
@@ -151,18 +148,16 @@ def test_differences_are_taken_seed_by_seed(setting: Setting, raw: Callable) -> 
     [View(metrics=("Recall@9",)), View(against="nobody")],
     ids=["metric", "base"],
 )
-def test_unknown_metric_or_base_is_answered_with_the_known(
-    setting: Setting, view: View
-) -> None:
+def test_unknown_metric_or_base_is_answered_with_the_known(setting, view) -> None:
     with pytest.raises(ValueError, match=r"expected a (metric|method) of .+ but got"):
         sections([setting], view)
 
 
-def test_latex_and_markdown_escape_what_they_would_obey(made: Callable) -> None:
+def test_latex_and_markdown_escape_what_they_would_obey(a_run) -> None:
     settings, _ = gather(
         [
-            made(config={"strategy_options": {"x": "a|b%_"}}),
-            made(config={"strategy_options": {"x": "c"}}),
+            a_run(config={"strategy_options": {"x": "a|b%_"}}),
+            a_run(config={"strategy_options": {"x": "c"}}),
         ]
     )
     found = sections(settings)
@@ -174,19 +169,15 @@ def test_latex_and_markdown_escape_what_they_would_obey(made: Callable) -> None:
     assert len({line.count(" & ") for line in rows}) == 1
 
 
-def test_names_from_files_cannot_steer_a_terminal(
-    made: Callable, raw: Callable
-) -> None:
+def test_names_from_files_cannot_steer_a_terminal(a_run, raw) -> None:
     info = {**raw()["benchmark"], "data": "user data\x1b[2J\nP_T 99"}
-    (found,), _ = gather([made(benchmark=info)])
+    (found,), _ = gather([a_run(benchmark=info)])
     for form in ("text", "markdown", "latex"):
         text = render(sections([found]), form)  # type: ignore[arg-type]
         assert "\x1b" not in text and "\nP_T 99" not in text
 
 
-def test_csv_and_json_have_the_unrounded_numbers(
-    setting: Setting, raw: Callable
-) -> None:
+def test_csv_and_json_have_the_unrounded_numbers(setting, raw) -> None:
     view = View(metrics=(MAIN, "Recall@5x_tIoU0.5"))
     lines = list(csv.DictReader(io.StringIO(to_csv([setting], view))))
     assert len(lines) == 6
