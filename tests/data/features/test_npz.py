@@ -115,15 +115,6 @@ def test_arrays_over_the_limit_are_not_unpacked(write, tmp_path, monkeypatch):
         open_tokens(path).read("q")
 
 
-def test_zip_bomb_is_not_unpacked(tmp_path):
-    limit = sources._MAX_TOKEN_BYTES
-    zeros = bytes(limit + 1)
-    path = one_member(tmp_path / "bomb.npz", zeros, zipfile.ZIP_DEFLATED)
-    assert path.stat().st_size < 10**6
-    with pytest.raises(DataError, match=f"more than {limit} are refused"):
-        open_tokens(path).read("token_features")
-
-
 def test_header_that_promises_more_than_there_is_is_refused(tmp_path):
     header = io.BytesIO()
     fields = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 512)}

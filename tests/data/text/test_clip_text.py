@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.data.text import clip_text
@@ -161,39 +162,42 @@ def test_absent_model_file_is_named(name, broken, tmp_path):
         clip_query_text(["cook"], broken, cache=tmp_path)
 
 
-def test_tokenizer_of_another_vocabulary_is_refused(broken, tmp_path):
-    vocabulary = json.loads((broken / "vocab.json").read_text())
+def another_vocabulary(folder: Path) -> None:
+    vocabulary = json.loads((folder / "vocab.json").read_text())
     vocabulary["extra"] = len(vocabulary)
-    (broken / "vocab.json").write_text(json.dumps(vocabulary))
-    with pytest.raises(DataError, match=r"expected a tokenizer of 92 tokens.* got 93"):
-        clip_query_text(["cook"], broken, cache=tmp_path)
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
 
 
-def test_tokenizer_without_its_vocabulary_is_refused(broken, tmp_path):
-    (broken / "vocab.json").unlink()
-    (broken / "merges.txt").unlink()
+def no_vocabulary(folder: Path) -> None:
+    (folder / "vocab.json").unlink()
+    (folder / "merges.txt").unlink()
     # What satisfies a check of names makes transformers build an empty tokenizer.
-    (broken / "tokenizer.json").write_text("{}")
-    with pytest.raises(DataError):
-        clip_query_text(["cook"], broken, cache=tmp_path)
+    (folder / "tokenizer.json").write_text("{}")
 
 
-def test_truncated_weights_are_refused(broken, tmp_path):
-    weights = broken / "model.safetensors"
+def truncated_weights(folder: Path) -> None:
+    weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(DataError, match="not a CLIP model"):
-        clip_query_text(["cook"], broken, cache=tmp_path)
 
 
-def test_weights_that_lack_a_part_are_refused(broken, tmp_path):
-    from safetensors.torch import load_file, save_file
+def absent_weights(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    del tensors[next(name for name in sorted(tensors) if "layers.1" in name)]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
-    weights = broken / "model.safetensors"
-    tensors = load_file(weights)
-    gone = next(name for name in sorted(tensors) if "layers.1" in name)
-    del tensors[gone]
-    save_file(tensors, weights, metadata={"format": "pt"})
-    with pytest.raises(DataError, match="1 weights are not in the file, such as"):
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (another_vocabulary, r"expected a tokenizer of 92 tokens.* got 93"),
+        (no_vocabulary, "tokenizer|CLIP model"),
+        (truncated_weights, "not a CLIP model"),
+        (absent_weights, "1 weights are not in the file, such as"),
+    ],
+)
+def test_damaged_models_are_refused(damage, problem, broken, tmp_path):
+    damage(broken)
+    with pytest.raises(DataError, match=problem):
         clip_query_text(["cook"], broken, cache=tmp_path)
 
 

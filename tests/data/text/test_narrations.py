@@ -1,6 +1,5 @@
 """Narrations: sentences in time, features by id, damage by line and by name."""
 
-import io
 import json
 import pickle
 import tempfile
@@ -40,23 +39,6 @@ def sentences(folder: Path, *items: dict | str) -> Path:
 def archive(folder: Path, **arrays: np.ndarray) -> Path:
     np.savez(folder / "narration_features.npz", **arrays)
     return folder / "narration_features.npz"
-
-
-def npz_bytes(**arrays: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
-    return buffer.getvalue()
-
-
-def database(folder: Path, **values: bytes) -> Path:
-    lmdb = pytest.importorskip("lmdb", reason="needs the extra 'lmdb'")
-    path = folder / "narrations.lmdb"
-    environment = lmdb.open(str(path), map_size=2**24)
-    with environment.begin(write=True) as transaction:
-        for query_id, value in values.items():
-            transaction.put(query_id.encode(), value)
-    environment.close()
-    return path
 
 
 TOKENS = np.arange(12, dtype=np.float16).reshape(3, 4)
@@ -204,20 +186,9 @@ def test_narrations_inside_a_widened_window_are_chosen():
 # The store
 
 
-@pytest.fixture(params=["archive", "database"])
-def make_features(request, tmp_path):
-    def make(**arrays: np.ndarray) -> Path:
-        if request.param == "archive":
-            return archive(tmp_path, **arrays)
-        values = {name: npz_bytes(features=value) for name, value in arrays.items()}
-        return database(tmp_path, **values)
-
-    return make
-
-
-def test_store_joins_sentences_and_features(make_features, tmp_path):
+def test_store_joins_sentences_and_features(tmp_path):
     path = sentences(tmp_path, item("q2", 5, 6), item("q1", 1, 2))
-    store = NarrationStore(path, make_features(q1=TOKENS, q2=TOKENS[:1]))
+    store = NarrationStore(path, archive(tmp_path, q1=TOKENS, q2=TOKENS[:1]))
     assert len(store) == 2
     assert store.clip_ids == ("a",)
     assert [one.query_id for one in store.of_clip("a")] == ["q1", "q2"]
@@ -225,9 +196,9 @@ def test_store_joins_sentences_and_features(make_features, tmp_path):
     assert store.features("q2").shape == (1, 4)
 
 
-def test_missing_features_are_all_listed_or_counted(make_features, tmp_path):
+def test_missing_features_are_all_listed_or_counted(tmp_path):
     path = sentences(tmp_path, *[item(f"q{i}", i, i + 1) for i in range(4)])
-    features = make_features(q1=TOKENS)
+    features = archive(tmp_path, q1=TOKENS)
     with pytest.raises(DataError, match="no features for 3 narrations: q0, q2, q3"):
         NarrationStore(path, features)
     store = NarrationStore(path, features, missing="drop")
@@ -238,9 +209,9 @@ def test_missing_features_are_all_listed_or_counted(make_features, tmp_path):
         NarrationStore(path, features, missing="skip")
 
 
-def test_pickled_store_holds_no_open_file(make_features, tmp_path):
+def test_pickled_store_holds_no_open_file(tmp_path):
     store = NarrationStore(
-        sentences(tmp_path, item("q", 1, 2)), make_features(q=TOKENS)
+        sentences(tmp_path, item("q", 1, 2)), archive(tmp_path, q=TOKENS)
     )
     store.features("q")
     twin = pickle.loads(pickle.dumps(store))
