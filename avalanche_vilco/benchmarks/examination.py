@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from avalanche_vilco.benchmarks.items import check_disjoint_parents
+from avalanche_vilco.benchmarks.sources import FEATURE_FOLDER
 from avalanche_vilco.core.diagnosis import COPY_AGAIN, Diagnosis
 from avalanche_vilco.core.errors import DataError, FeatureError
 from avalanche_vilco.core.schema import decode_json
@@ -22,13 +24,12 @@ from avalanche_vilco.data.features import (
 )
 from avalanche_vilco.data.text.narrations import (
     Narration,
+    narration_files,
     read_narrations,
 )
 
-T = TypeVar("T")
+Finder = Callable[[Path], Mapping[str, Path]]
 
-DEEP_BYTES = 2**30
-"""Contents are read without being asked where they take no more than this."""
 FIX_RECORD = "mend the record, or fetch the file again"
 _NOT_ASKED_FOR = "nothing to do: no stream asks for them"
 
@@ -44,60 +45,6 @@ class KnownClip:
     """Expected steps of its features."""
     is_streamed: bool = True
     """Whether a stream has it; what lacks of others is a note."""
-
-
-@dataclass
-class Claims:
-    """Which files of folders belong to a clip of some benchmark in the root."""
-
-    ids: dict[Path, set[str]] = field(default_factory=dict)
-    """Clip ids by folder."""
-    suffixes: dict[Path, Sequence[str]] = field(default_factory=dict)
-    unknown: set[Path] = field(default_factory=set)
-    """Folders of a benchmark whose annotations are at fault."""
-
-    def add(
-        self, folder: Path, ids: Iterable[str] | None, suffixes: Sequence[str]
-    ) -> None:
-        """Claim the files ``<clip id><suffix>``; None: the ids are not known."""
-        self.suffixes[folder] = suffixes
-        self.ids.setdefault(folder, set()).update(ids or ())
-        if ids is None:
-            self.unknown.add(folder)
-
-    def note_leftovers(self, diagnosis: Diagnosis) -> None:
-        """Note files that nobody claims."""
-        for folder in self.ids.keys() - self.unknown:
-            with diagnosis.guard("features", folder):
-                names = sorted(
-                    path.name
-                    for path in folder.iterdir()
-                    if not path.name.startswith(".")
-                    and not (
-                        path.suffix in self.suffixes[folder]
-                        and path.stem in self.ids[folder]
-                    )
-                )
-                if names:
-                    problem = f"{len(names)} files belong to no clip of the annotation "
-                    remedy = "nothing reads them; are they of another version?"
-                    diagnosis.note("features", folder, problem + "file", remedy, names)
-
-
-def is_deep_enough(deep: bool | None, places: Iterable[Path]) -> bool:
-    """Whether contents are read: as asked, else if they are small.
-
-    :param deep: as asked; None: not.
-    :param places: files and folders.
-    """
-    if deep is not None:
-        return deep
-    files = [
-        file
-        for place in places
-        for file in ([place] if place.is_file() else place.glob("*"))
-    ]
-    return sum(file.stat().st_size for file in files if file.is_file()) <= DEEP_BYTES
 
 
 def clip_ids_in(paths: Iterable[Path]) -> frozenset[str]:
@@ -116,40 +63,119 @@ def clip_ids_in(paths: Iterable[Path]) -> frozenset[str]:
     return frozenset(found)
 
 
+@dataclass(frozen=True)
+class AnnotatedSubsets:
+    """What was read of a root with a file for each subset."""
+
+    read: list[Any]
+    """Annotations of train and val, and of test, as far as they are sound."""
+    clips: list[KnownClip] | None
+    """None: those of train and val are at fault."""
+    known: frozenset[str]
+    """Ids of all clips in the files."""
+
+    @property
+    def queries(self) -> list[Any]:
+        """Queries of all files."""
+        return [query for one in self.read for query in one.queries]
+
+
 def read_subsets(
     diagnosis: Diagnosis,
-    folder: Path,
-    find: Callable[[Path], Mapping[str, Path]],
-    read: Callable[[Mapping[str, Path | str]], T],
-    read_test: Callable[[Path], T],
-) -> tuple[T | None, T | None, Mapping[str, Path]]:
-    """Annotations of train and val, of test, and their files.
+    root: Path,
+    readers: tuple[Finder, Callable[..., Any], Callable[..., Any]],
+    unit: str,
+    features_per_sec: float = math.nan,
+) -> AnnotatedSubsets:
+    """Read and count the files of train and val, and of test if there is one.
 
     :param diagnosis: gets what is wrong with them.
-    :param folder: they lie there or in its folder ``annotations``.
-    :param find: subset -> file in a folder.
-    :param read: reader of annotated files.
-    :param read_test: reader of the file without annotations, which may be absent.
+    :param root: they lie there or in its folder ``annotations``.
+    :param readers: finds the files of a folder, reads those of train and val, and that
+        of test.
+    :param unit: what the queries are called in the report of the annotations.
+    :param features_per_sec: steps of features a second.
     """
+    folder = diagnosis.place("annotations", root)
+    find, read, read_test = readers
     files = {**find(folder / "annotations"), **find(folder)}
-    labelled: dict[str, Path | str] = {
-        name: files[name] for name in ("train", "val") if name in files
-    }
+    labelled = {name: path for name, path in files.items() if name != "test"}
     for subset in [name for name in ("train", "val") if name not in files]:
         problem = f"no {subset} annotations beside {', '.join(sorted(files))}"
         remedy = "train and val make the streams: fetch both files"
         diagnosis.fault("annotations", folder, problem, remedy)
-    found: list[T | None] = [None, None]
-    if labelled:
-        with diagnosis.guard("annotations", next(iter(labelled.values()))):
-            found[0] = read(labelled)
+    found: list[Any] = []
+    clips: list[KnownClip] | None = None
+    with diagnosis.guard("annotations", folder):
+        found.append(read(labelled))
+        clips = _known_clips(found[0], features_per_sec)
+        if len(labelled) == 2:
+            check_disjoint_parents(found[0].clips.values(), files["val"])
     if "test" in files:
         with diagnosis.guard("annotations", files["test"]):
-            found[1] = read_test(files["test"])
-    return found[0], found[1], files
+            found.append(read_test(files["test"]))
+            clips = clips and clips + _known_clips(found[-1], features_per_sec)
+    known = {clip.clip_id for clip in clips or ()}
+    if clips is not None:
+        with diagnosis.guard("annotations", folder):
+            known |= clip_ids_in(p for p in files.values() if p.suffix == ".json")
+    subsets = Counter(query.subset for one in found for query in one.queries)
+    tallies = [one.report.stage("annotations", unit) for one in found]
+    diagnosis.counts["annotations"] = {
+        **{f"{subset} {unit}": n for subset, n in subsets.items()},
+        "clips": sum(len(one.clips) for one in found),
+        f"{unit} rejected": sum(tally.read - tally.passed_on for tally in tallies),
+    }
+    return AnnotatedSubsets(found, clips, frozenset(known))
 
 
-# --- Features -------------------------------------------------------------------------
+def _known_clips(read: Any, features_per_sec: float) -> list[KnownClip]:
+    return [
+        KnownClip(
+            *(clip.clip_id, clip.subset, clip.duration_sec),
+            n_steps=clip.duration_sec * features_per_sec,
+            is_streamed=clip.subset != "test",
+        )
+        for clip in read.clips.values()
+    ]
+
+
+def examine_parts(
+    root: Path,
+    diagnosis: Diagnosis,
+    clips: Sequence[KnownClip] | None,
+    known: frozenset[str],
+    text: Path,
+    examine_text: Callable[[Path], None],
+) -> None:
+    """Examine features, query text and narrations, which are about the clips.
+
+    :param root: a folder.
+    :param diagnosis: gets counts and findings.
+    :param clips: what is expected; None: annotations are at fault.
+    :param known: ids of all clips in the annotation files.
+    :param text: usual place of the query text.
+    :param examine_text: examines it.
+    """
+    sentences, embeddings = narration_files(root)
+    sentences = diagnosis.place("narrations", sentences)
+    embeddings = diagnosis.place("narration_features", embeddings)
+    features = diagnosis.place("features", root / FEATURE_FOLDER)
+    text = diagnosis.place("query_text", text)
+    diagnosis.settle_depth(features, embeddings)
+    with diagnosis.guard("features", features):
+        examine_features(diagnosis, features, clips, known)
+    with diagnosis.guard("query text", text):
+        if text.exists():
+            examine_text(text)
+        else:
+            remedy = "without it each word has a fixed random vector; see docs/data.md"
+            diagnosis.note("query text", text, "no query text", remedy)
+    with diagnosis.guard("narrations", sentences):
+        examine_narrations(diagnosis, sentences, embeddings, clips, known)
+
+
+# --- Features
 
 
 def examine_features(
@@ -157,7 +183,6 @@ def examine_features(
     source: Path,
     clips: Sequence[KnownClip] | None,
     known: Iterable[str],
-    claims: Claims,
 ) -> None:
     """Examine features of clips.
 
@@ -165,7 +190,6 @@ def examine_features(
     :param source: store of the features.
     :param clips: what is expected; None: annotations are at fault.
     :param known: ids of all clips in the annotation files.
-    :param claims: gets the files that belong to a clip.
     """
     if not source.exists():
         remedy = f"expected one file a clip, <clip_uid> + {', '.join(SUFFIXES)}"
@@ -175,7 +199,8 @@ def examine_features(
     counts: dict[str, Any] = {"form": type(store).__name__}
     diagnosis.counts["features"] = counts
     if isinstance(store, FeatureFolder):
-        claims.add(source, None if clips is None else known, SUFFIXES)
+        names = {clip_id + suffix for clip_id in known for suffix in SUFFIXES}
+        diagnosis.use(source, None if clips is None else names)
     if clips is None:
         counts["compared"] = "no, the annotations are at fault"
         return

@@ -27,6 +27,7 @@ from avalanche_vilco.core.schema import convert
 if TYPE_CHECKING:
     from torch import nn
 
+    from avalanche_vilco.core.diagnosis import Diagnosis
     from avalanche_vilco.evaluation.metrics.emission import MetricState
 
 GROUP = "avalanche_vilco.benchmarks"
@@ -191,10 +192,8 @@ class Benchmark:
     annotation_files: Sequence[str] = ()
     """Names of the files by which doctor knows a data root as the benchmark's, there or
     in its folder ``annotations``."""
-    examine: Callable[..., None] | None = None
-    """Finds what is missing or damaged in a data root: ``(root, diagnosis, claims,
-    deep=None)``, see :mod:`~avalanche_vilco.benchmarks.examination`; other keyword-only
-    arguments are parts that may lie elsewhere. None: nothing to examine."""
+    examine: Callable[[Path, Diagnosis], None] | None = None
+    """Finds what is missing or damaged in a data root; None: nothing to examine."""
 
 
 class _Deferred:

@@ -51,24 +51,10 @@ class Document(NamedTuple):
         raise DataError(self.file, problem, record=record, field=field, hint=hint)
 
     def convert(
-        self,
-        raw: Any,
-        kind: type[T],
-        record: str | None = None,
-        *,
-        within: str = "",
-        strict: bool = True,
+        self, raw: Any, kind: type[T], record: str | None = None, **options: Any
     ) -> T:
         """A part of the content as a type; see :func:`core.schema.convert`."""
-        return convert(
-            raw,
-            kind,
-            self.file,
-            hint=MEND,
-            record=record,
-            within=within,
-            strict=strict,
-        )
+        return convert(raw, kind, self.file, hint=MEND, record=record, **options)
 
     def check_finite(self, values: Sequence[float], record: str, field: str) -> None:
         """Refuse NaN and infinity; see :func:`core.schema.check_finite`."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partialmethod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,9 @@ from avalanche_vilco.core.terminal import one_line
 
 REPORT_VERSION = "1"
 COPY_AGAIN = "extract or copy it again"
+DEEP_BYTES = 2**30
+"""Contents are read without being asked where they take no more than this."""
+Severity = Literal["fault", "note"]
 _SHOWN_RECORDS = 20
 
 
@@ -20,7 +24,7 @@ _SHOWN_RECORDS = 20
 class Finding:
     """One thing that is not as it should be."""
 
-    severity: Literal["fault", "note"]
+    severity: Severity
     """A fault stops or spoils a run; a note does neither."""
     part: str
     file: str
@@ -51,37 +55,67 @@ class Diagnosis:
     counts: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What is there, by part."""
     findings: list[Finding] = field(default_factory=list)
+    deep: bool | None = None
+    """Whether contents are to be read; None: where they are small."""
+    places: Mapping[str, Path] = field(default_factory=dict)
+    """Parts that do not lie at their usual place."""
+    used: dict[Path, set[str] | None] = field(default_factory=dict)
+    """Names that belong to a record, by folder; None: it is not known which do."""
+
+    def place(self, name: str, usual: Path) -> Path:
+        """Where a part lies.
+
+        :param name: of the part, in :attr:`places`.
+        :param usual: where it lies if nothing else is said.
+        """
+        return self.places.get(name, usual)
+
+    def settle_depth(self, *places: Path) -> None:
+        """Settle whether contents are read: as asked, else if they are small.
+
+        :param places: files and folders with contents.
+        """
+        files = [
+            file
+            for place in places
+            for file in ([place] if place.is_file() else place.glob("*"))
+        ]
+        n_bytes = sum(file.stat().st_size for file in files if file.is_file())
+        self.is_deep = n_bytes <= DEEP_BYTES if self.deep is None else self.deep
+
+    def use(self, folder: Path, names: Iterable[str] | None) -> None:
+        """Say which files of a folder belong to a record; others are left over.
+
+        :param folder: of files, perhaps shared with other benchmarks.
+        :param names: of the files; None: it is not known.
+        """
+        before = self.used.setdefault(folder, set())
+        is_known = before is not None and names is not None
+        self.used[folder] = {*before, *names} if is_known else None  # type: ignore[misc]
 
     @property
     def n_faults(self) -> int:
         """Findings that are faults."""
         return sum(finding.severity == "fault" for finding in self.findings)
 
-    def fault(
+    def add(
         self,
+        severity: Severity,
         part: str,
         file: Path | str,
         problem: str,
         remedy: str,
         records: Iterable[str] = (),
     ) -> None:
-        """Add a fault; the arguments are the fields of :class:`Finding`."""
+        """Add a finding; the arguments are the fields of :class:`Finding`."""
         self.findings.append(
-            Finding("fault", part, str(file), problem, remedy, tuple(records))
+            Finding(severity, part, str(file), problem, remedy, tuple(records))
         )
 
-    def note(
-        self,
-        part: str,
-        file: Path | str,
-        problem: str,
-        remedy: str,
-        records: Iterable[str] = (),
-    ) -> None:
-        """Add a note; the arguments are the fields of :class:`Finding`."""
-        self.findings.append(
-            Finding("note", part, str(file), problem, remedy, tuple(records))
-        )
+    fault = partialmethod(add, "fault")
+    """Add a fault, see :meth:`add`."""
+    note = partialmethod(add, "note")
+    """Add a note, see :meth:`add`."""
 
     def add_error(self, part: str, error: DataError, remedy: str) -> None:
         """Add a fault that a reader reported."""
@@ -121,7 +155,10 @@ class Diagnosis:
             "ok": not self.n_faults,
             "faults": self.n_faults,
             "notes": len(self.findings) - self.n_faults,
-            **asdict(self),
+            "root": self.root,
+            "is_deep": self.is_deep,
+            "counts": self.counts,
+            "findings": [asdict(finding) for finding in self.findings],
         }
 
     def __str__(self) -> str:

@@ -450,7 +450,7 @@ def test_contents_are_read_unless_told_otherwise_or_large(root, monkeypatch):
     nan_in_features(root)
     assert examine(root, deep=False).findings == []
     assert examine(root).n_faults == 1
-    monkeypatch.setattr("avalanche_vilco.benchmarks.examination.DEEP_BYTES", 10)
+    monkeypatch.setattr("avalanche_vilco.core.diagnosis.DEEP_BYTES", 10)
     assert not examine(root).is_deep
     assert examine(root, deep=True).n_faults == 1
 

@@ -80,6 +80,15 @@ def test_it_is_reported(
     assert "P_T accuracy" in printed and "replay" in printed
 
 
+def test_doctor_examines_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", str(tmp_path)]) == 1
+    assert "labels.json (vectors)" in capsys.readouterr().out
+    assert cli.main(["doctor", str(tmp_path), "--benchmark", "vectors"]) == 1
+    assert "FAULT labels" in capsys.readouterr().out
+    (tmp_path / "labels.json").write_text("{}")
+    assert cli.main(["doctor", str(tmp_path)]) == 0
+
+
 def work_here(jobs: Sequence[Job], n_workers: int) -> list[str]:
     for job in jobs:
         grids.work(job)

@@ -2,81 +2,53 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from avalanche_vilco.benchmarks.examination import (
     FIX_RECORD,
-    Claims,
     KnownClip,
     clip_ids_in,
-    examine_features,
-    examine_narrations,
-    is_deep_enough,
+    examine_parts,
 )
 from avalanche_vilco.benchmarks.vilco_mq.annotations import (
     MomentAnnotations,
     read_moment_annotations,
 )
 from avalanche_vilco.benchmarks.vilco_mq.layout import (
-    FEATURE_FOLDER,
     QUERY_TEXT_FILE,
     find_annotations,
 )
 from avalanche_vilco.benchmarks.vilco_mq.official import read_official_moments
 from avalanche_vilco.core.diagnosis import Diagnosis
 from avalanche_vilco.core.errors import DataError
-from avalanche_vilco.data.text.narrations import narration_files
 from avalanche_vilco.data.text.tokens import examine_query_text
 
 MAX_ANNOTATION_FAULTS = 25
 
 
-def examine(
-    root: Path,
-    diagnosis: Diagnosis,
-    claims: Claims,
-    *,
-    deep: bool | None = None,
-    annotations: Path | None = None,
-    features: Path | None = None,
-    query_text: Path | None = None,
-    narrations: Path | None = None,
-    narration_features: Path | None = None,
-) -> None:
+def examine(root: Path, diagnosis: Diagnosis) -> None:
     """Examine annotations, features, query text and narrations.
 
     :param root: a folder.
     :param diagnosis: gets counts and findings.
-    :param claims: gets the files that belong to a clip.
-    :param deep: read every value, not only headers; None: if they are few.
-    :param annotations: file or folder, if not at its place in the root; likewise the
-        others.
     """
-    sentences, embeddings = narration_files(root)
-    features = features or root / FEATURE_FOLDER
-    sentences = narrations or sentences
-    embeddings = narration_features or embeddings
-    diagnosis.is_deep = is_deep_enough(deep, (features, embeddings))
-    read, known = _read(diagnosis, annotations or find_annotations(root))
+    path = diagnosis.places.get("annotations") or find_annotations(root)
+    read, known = _read(diagnosis, path)
     clips = None
     if read is not None:
         clips = [
             KnownClip(
-                clip.clip_id,
-                clip.subset,
-                clip.duration_sec,
-                clip.duration_sec * clip.features_per_sec,
-                clip.is_streamed,
+                *(clip.clip_id, clip.subset, clip.duration_sec),
+                n_steps=clip.duration_sec * clip.features_per_sec,
+                is_streamed=clip.is_streamed,
             )
             for clip in read.clips
         ]
-    with diagnosis.guard("features", features):
-        examine_features(diagnosis, features, clips, known, claims)
-    text = query_text or root / QUERY_TEXT_FILE
-    with diagnosis.guard("query text", text):
-        _examine_query_text(diagnosis, text, read)
-    with diagnosis.guard("narrations", sentences):
-        examine_narrations(diagnosis, sentences, embeddings, clips, known)
+    examine_parts(
+        *(root, diagnosis, clips, known, root / QUERY_TEXT_FILE),
+        partial(_examine_query_text, diagnosis, read),
+    )
 
 
 def _read(
@@ -127,12 +99,8 @@ def _count(diagnosis: Diagnosis, path: Path, annotations: MomentAnnotations) -> 
 
 
 def _examine_query_text(
-    diagnosis: Diagnosis, path: Path, annotations: MomentAnnotations | None
+    diagnosis: Diagnosis, annotations: MomentAnnotations | None, path: Path
 ) -> None:
-    if not path.exists():
-        remedy = "without it each word has a fixed random vector; see docs/data.md"
-        diagnosis.note("query text", path, "no query text", remedy)
-        return
     labels = list(annotations.label_names.values()) if annotations else []
     tokens, faults = examine_query_text(path, labels)
     for fault in faults:

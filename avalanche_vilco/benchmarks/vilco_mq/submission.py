@@ -308,12 +308,6 @@ def score(
     """Add mAP and Recall@kx, over all and by label.
 
     :param result: says which evaluator is reproduced, and gets the numbers.
-    :param predictions: see :func:`read_moments`.
-    :param annotations: likewise.
-    :param device: where to compute.
-    :param subset: subset of the clips to score.
-    :param k: numbers of predictions that recall looks at.
-    :param tiou: thresholds.
     """
     reference = result.reference
     found = read_moments(annotations, predictions, subset=subset, reference=reference)

@@ -253,11 +253,6 @@ def score(
     """Add Recall@k and the mean tIoU of the best window, over all and by template.
 
     :param result: says which evaluator is reproduced, and gets the numbers.
-    :param predictions: see :func:`read_queries`.
-    :param annotations: likewise.
-    :param device: where to compute.
-    :param k: numbers of predictions that recall looks at.
-    :param tiou: thresholds.
     """
     found = read_queries(annotations, predictions, reference=result.reference)
     check_any(predictions, found.moments.n_predictions)

@@ -329,9 +329,6 @@ def score(
     """Add tAP, stAP, success and recovery, over all queries and by size.
 
     :param result: says which evaluator is reproduced, and gets the numbers.
-    :param predictions: see :func:`read_tracks`.
-    :param annotations: likewise.
-    :param device: where to compute.
     """
     found = read_tracks(annotations, predictions)
     tracks = found.tracks

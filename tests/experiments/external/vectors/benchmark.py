@@ -131,6 +131,7 @@ BENCHMARK = Benchmark(
     main_metric="accuracy",
     future="value",
     recipe=read_recipe(Path(__file__).with_name("recipe.yaml")),
+    annotation_files=("labels.json",),
     examine=examine,
     submission=Submission(
         task="vectors",
