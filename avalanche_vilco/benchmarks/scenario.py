@@ -129,7 +129,7 @@ def experience_dataset(
 
     Attributes follow samples into buffers: ``targets``, the integer that class-balanced
     buffers group by; ``class_indices``, for memories with slots for each query;
-    ``clip_ids``, so that what a memory holds can be told without reading it; and
+    ``clip_ids``, which say what a memory holds without reading it; and
     ``positions``, which say which sample of ``data`` it is.
 
     :param data: samples of the whole stream, shared by all experiences; has
@@ -148,7 +148,7 @@ def experience_dataset(
             DataAttribute(balancing_targets(class_indices), "targets"),
             DataAttribute(clip_ids, "clip_ids"),
             DataAttribute(list(indices), "positions"),
-            DataAttribute([tuple(own) for own in class_indices], "class_indices"),
+            DataAttribute(list(map(tuple, class_indices)), "class_indices"),
             # Avalanche's ConstantSequence cannot be empty.
             TaskLabels([task_label] * len(view)),
         ],

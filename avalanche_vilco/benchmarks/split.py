@@ -151,15 +151,6 @@ class Split:
         """Stream -> items of each experience."""
         return {name: list(map(len, parts)) for name, parts in self.streams.items()}
 
-    def facts(self) -> dict[str, Any]:
-        """What results say of a split."""
-        return {
-            "protocol": self.protocol.name,
-            "protocol_version": self.protocol.version,
-            "queries_per_experience": list(map(len, self.groups)),
-            "order": list(chain(*self.groups)),
-        }
-
     def window_counts(self) -> dict[str, list[int]]:
         """Stream -> windows of each experience."""
         return {
@@ -354,8 +345,8 @@ def _held_out(
     for e in set(chosen):
         part = [
             replace(clip, categories=())
-            for clip, own in zip(placed, chosen, strict=True)
-            if own == e
+            for clip, experience_of_clip in zip(placed, chosen, strict=True)
+            if experience_of_clip == e
         ]
         held |= held_out_parents(part, [e] * len(part), share)
     return frozenset(held)

@@ -156,9 +156,9 @@ def vilco_mq(
         train_path=files.path,
     )
     names = categories_by_id(read.label_names)
-    made = make_manifest(split, names, MQ_RULES, read.report.files)
+    description = make_manifest(split, names, MQ_RULES, read.report.files)
     datasets = _datasets(split, store, files, chosen)
-    return _scenario(split, made, datasets, files, chosen, return_task_id)
+    return _scenario(split, description, datasets, files, chosen, return_task_id)
 
 
 def unlabelled_mq(

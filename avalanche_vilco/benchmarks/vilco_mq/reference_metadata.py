@@ -10,10 +10,11 @@ same}``, clip = ``{"id", "fps", "duration", "segments" (N, 2) float32, "labels",
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from avalanche_vilco.benchmarks.manifest import (
@@ -24,11 +25,27 @@ from avalanche_vilco.benchmarks.manifest import (
 from avalanche_vilco.benchmarks.vilco_mq.split import MQ_PROTOCOLS
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import sha256_of
-from avalanche_vilco.core.schema import check_plain_id
+from avalanche_vilco.core.schema import check_plain_id, convert
 from avalanche_vilco.core.untrusted import load_untrusted
 
 _STREAMS = {"train": "train", "val": "test"}
 _HINT = "expected the metadata that the public split script writes"
+
+
+class _Metadata(msgspec.Struct):
+    train: dict[Any, Any]
+    val: dict[Any, Any]
+
+
+class _Task(msgspec.Struct):
+    dict_db: list[Any]
+    label_dict: dict[str, Any]
+
+
+class _Clip(msgspec.Struct):
+    id: str
+    segments: Any
+    labels: list[Any]
 
 
 def read_reference_metadata(path: Path | str) -> SplitManifest:
@@ -44,21 +61,22 @@ def read_reference_metadata(path: Path | str) -> SplitManifest:
         structure; names the field.
     """
     path = Path(path)
-    raw = load_untrusted(path, tensors="drop")
-    tasks = {subset: _tasks(path, raw, subset) for subset in _STREAMS}
-    n_tasks = len(tasks["train"])
-    if len(tasks["val"]) != n_tasks:
-        problem = f"train has {n_tasks} tasks, val {len(tasks['val'])}"
+    raw = convert(load_untrusted(path, tensors="drop"), _Metadata, path, hint=_HINT)
+    train, val = (_tasks(path, getattr(raw, subset), subset) for subset in _STREAMS)
+    if len(val) != len(train):
+        problem = f"train has {len(train)} tasks, val {len(val)}"
         raise DataError(path, problem, field="val", hint=_HINT)
-    groups = [_group(path, tasks, number) for number in range(n_tasks)]
+    groups = [
+        _group(path, n, *tasks) for n, tasks in enumerate(zip(train, val, strict=True))
+    ]
     streams: dict[str, list[list[str]]] = {"valid": [[] for _ in groups]}
-    windows = {"valid": [0] * n_tasks}
-    for subset, stream in _STREAMS.items():
+    windows = {"valid": [0] * len(groups)}
+    for (subset, stream), tasks in zip(_STREAMS.items(), (train, val), strict=True):
         streams[stream], windows[stream] = [], []
-        for number, task in enumerate(tasks[subset]):
+        for number, task in enumerate(tasks):
             clips = list(_clips(path, f"{subset}[{number}]", task, groups[number]))
-            streams[stream].append([clip_id for clip_id, _ in clips])
-            windows[stream].append(sum(count for _, count in clips))
+            streams[stream].append([clip.id for clip in clips])
+            windows[stream].append(sum(len(clip.labels) for clip in clips))
     return SplitManifest(
         benchmark="vilco_mq",
         protocol="reference",
@@ -72,47 +90,30 @@ def read_reference_metadata(path: Path | str) -> SplitManifest:
     )
 
 
-def _get(path: Path, spot: str, raw: Any, key: str, kind: type) -> Any:
-    """A value of a dict, of the type that it should have."""
-    if not isinstance(raw, dict):
-        problem = f"expected a dict but got a {type(raw).__name__}"
-        raise DataError(path, problem, field=spot, hint=_HINT)
-    spot = f"{spot}.{key}" if spot else key
-    if key not in raw:
-        raise DataError(path, "is missing", field=spot, hint=_HINT)
-    if not isinstance(raw[key], kind):
-        found = type(raw[key]).__name__
-        problem = f"expected a {kind.__name__} but got a {found}"
-        raise DataError(path, problem, field=spot, hint=_HINT)
-    return raw[key]
-
-
-def _tasks(path: Path, raw: Any, subset: str) -> list[Any]:
-    tasks = _get(path, "", raw, subset, dict)
+def _tasks(path: Path, tasks: dict[Any, Any], subset: str) -> list[_Task]:
     numbers = sorted(key for key in tasks if type(key) is int)
     if not tasks or numbers != list(range(len(tasks))):
         problem = f"expected tasks 0, 1, ... but got {list(tasks)[:10]}"
         raise DataError(path, problem, field=subset, hint=_HINT)
-    return [tasks[number] for number in numbers]
+    return [
+        convert(tasks[n], _Task, path, hint=_HINT, within=f"{subset}[{n}]")
+        for n in numbers
+    ]
 
 
-def _group(
-    path: Path, tasks: Mapping[str, Sequence[Any]], number: int
-) -> list[Category]:
+def _group(path: Path, number: int, train: _Task, val: _Task) -> list[Category]:
     """Categories of a task, by id; train and val must agree."""
-    groups = {}
-    for subset in _STREAMS:
-        spot = f"{subset}[{number}]"
-        labels = _get(path, spot, tasks[subset][number], "label_dict", dict)
-        for name, label_id in labels.items():
-            if not isinstance(name, str) or not _is_id(label_id):
+    for subset, task in (("train", train), ("val", val)):
+        for name, label_id in task.label_dict.items():
+            if not _is_id(label_id):
                 problem = f"expected name: id but got {name!r}: {label_id!r}"
-                raise DataError(path, problem, field=f"{spot}.label_dict", hint=_HINT)
-        groups[subset] = {int(label_id): name for name, label_id in labels.items()}
-    if groups["train"] != groups["val"]:
+                field = f"{subset}[{number}].label_dict"
+                raise DataError(path, problem, field=field, hint=_HINT)
+    if train.label_dict != val.label_dict:
         problem = "train and val have different categories"
         raise DataError(path, problem, field=f"val[{number}].label_dict", hint=_HINT)
-    return [Category(i, name) for i, name in sorted(groups["train"].items())]
+    ids = sorted((int(label_id), name) for name, label_id in train.label_dict.items())
+    return [Category(label_id, name) for label_id, name in ids]
 
 
 def _is_id(value: Any) -> bool:
@@ -120,22 +121,20 @@ def _is_id(value: Any) -> bool:
 
 
 def _clips(
-    path: Path, spot: str, task: Any, group: Sequence[Category]
-) -> Iterator[tuple[str, int]]:
-    """Uid and number of windows of a task's clips."""
+    path: Path, within: str, task: _Task, group: Sequence[Category]
+) -> Iterator[_Clip]:
     known = {category.label_id for category in group}
-    for i, clip in enumerate(_get(path, spot, task, "dict_db", list)):
-        own = f"{spot}.dict_db[{i}]"
-        clip_id = _get(path, own, clip, "id", str)
-        check_plain_id(path, clip_id)
-        segments = _get(path, own, clip, "segments", np.ndarray)
-        labels = _get(path, own, clip, "labels", list)
-        if segments.shape != (len(labels), 2):
-            problem = f"expected ({len(labels)}, 2), a row a label, but got "
-            problem += f"{segments.shape}"
-            raise DataError(path, problem, field=f"{own}.segments", hint=_HINT)
-        for label in labels:
+    for i, raw in enumerate(task.dict_db):
+        field = f"{within}.dict_db[{i}]"
+        clip = convert(raw, _Clip, path, hint=_HINT, within=field)
+        check_plain_id(path, clip.id)
+        expected, found = (len(clip.labels), 2), getattr(clip.segments, "shape", None)
+        if found != expected:
+            problem = f"expected an array {expected}, a row a label, but got "
+            problem += str(found or type(clip.segments).__name__)
+            raise DataError(path, problem, field=f"{field}.segments", hint=_HINT)
+        for label in clip.labels:
             if not _is_id(label) or int(label) not in known:
                 problem = f"expected a category of the task but got {label!r}"
-                raise DataError(path, problem, field=f"{own}.labels", hint=_HINT)
-        yield clip_id, len(labels)
+                raise DataError(path, problem, field=f"{field}.labels", hint=_HINT)
+        yield clip

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from avalanche_vilco.data.moments import MomentClip
 
-HOME_LIMIT = {"train": 450, "val": 650}
+FIRST_LIMIT = {"train": 450, "val": 650}
 """A clip goes to its first group while that has fewer clips of both subsets."""
 SECOND_LIMIT = {"train": 250, "val": 350}
 """The same for its second group; the third has no limit."""
@@ -72,7 +72,7 @@ def _first_pass(clips: Sequence[MomentClip], groups: Groups) -> list[int]:
             first, second, third = ranked[i]
             if first != group:
                 continue
-            if sizes[first] < HOME_LIMIT[clip.subset]:
+            if sizes[first] < FIRST_LIMIT[clip.subset]:
                 places[i] = first
             elif sizes[second] < SECOND_LIMIT[clip.subset]:
                 places[i] = second
@@ -100,14 +100,14 @@ def _move_rare(
         for i in members
         for label in set(_kept_labels(clips[i], groups[places[i]]))
     )
-    home = {label: g for g, group in enumerate(groups) for label in group}
-    for label in sorted(home):
+    group_of = {label: g for g, group in enumerate(groups) for label in group}
+    for label in sorted(group_of):
         wanted = FEWEST_CLIPS - shown[label]
         for i in members:
             if wanted <= 0:
                 break
-            if places[i] != home[label] and label in clips[i].label_ids:
-                places[i] = home[label]
+            if places[i] != group_of[label] and label in clips[i].label_ids:
+                places[i] = group_of[label]
                 wanted -= 1
 
 

@@ -100,9 +100,7 @@ class LanguageQuery:
     window_sec: tuple[float, float] | None
     """Start and end in clip seconds; ``None`` in the unannotated test file."""
     template: int | None = None
-    """Its template's place in
-    :data:`~avalanche_vilco.benchmarks.vilco_nlq.templates.NLQ_TEMPLATES`; ``None`` where the file
-    has none."""
+    """Its template's place in ``NLQ_TEMPLATES``; ``None`` where the file has none."""
     is_template_guessed: bool = False
     """Whether the template comes from the question's words."""
 
@@ -158,23 +156,18 @@ class _Line(msgspec.Struct):
     query_template: str | None = None
 
 
-_LINE_DECODER = msgspec.json.Decoder(_Line)
-
-
 @dataclass(frozen=True)
 class _Raw:
     """A question as read, with the place to name in errors."""
 
+    query: LanguageQuery
+    """Its text and window are as in the file."""
+    template: str | None
+    clip: QueryClip
     path: Path
     record: str
-    spot: str
-    query_id: str
-    annotation_uid: str
-    query_idx: int
-    clip: QueryClip
-    text: str | None
-    window_sec: tuple[float, float] | None
-    template: str | None
+    within: str = ""
+    """Field of the record that it is, in official files."""
 
 
 def find_nlq_files(folder: Path) -> dict[str, Path]:
@@ -229,14 +222,14 @@ def read_language_queries(
         # The test file has a version of its own, also in version 2.
         check_versions(official)
     reader = _Reader(report, windows, strip_prefixes)
-    queries = [query for own in raw.values() for query in reader.checked(own)]
+    queries = [query for read in raw.values() for query in reader.checked(read)]
     return LanguageAnnotations(
         reader.clips_of(queries),
         tuple(queries),
         paths,
         report,
-        frozenset(s for s, own in raw.items() if not _names_templates(paths[s], own)),
-        frozenset(s for s, own in raw.items() if not _names_videos(paths[s], own)),
+        frozenset(s for s, one in raw.items() if not _names_templates(paths[s], one)),
+        frozenset(s for s, one in raw.items() if not _names_videos(paths[s], one)),
     )
 
 
@@ -306,8 +299,8 @@ def _clip_questions(
     kind = _OpenQuestion if video.split == "test" else _Question
     n_questions = 0
     for a, raw in enumerate(clip.annotations):
-        spot = f"annotations[{a}]"
-        annotation = _part(path, clip.clip_uid, spot, raw, _Annotation)
+        within = f"annotations[{a}]"
+        annotation = _part(path, clip.clip_uid, within, raw, _Annotation)
         uid = (annotation.annotation_uid or "").strip()
         n_questions += len(annotation.language_queries)
         if not uid:
@@ -315,23 +308,21 @@ def _clip_questions(
             report.stage(_STAGE, "queries").reject("no annotation_uid", count)
             continue
         for i, question in enumerate(annotation.language_queries):
-            own = f"{spot}.language_queries[{i}]"
-            one = _part(path, clip.clip_uid, own, question, kind)
+            field = f"{within}.language_queries[{i}]"
+            one = _part(path, clip.clip_uid, field, question, kind)
             window = None
             if isinstance(one, _Question):
                 window = (one.clip_start_sec, one.clip_end_sec)
-            yield _Raw(
-                path,
-                clip.clip_uid,
-                own,
+            query = LanguageQuery(
                 f"{uid}_{i}",
                 uid,
                 i,
-                record,
-                one.query,
+                clip.clip_uid,
+                video.split,
+                one.query or "",
                 window,
-                one.template,
             )
+            yield _Raw(query, one.template, record, path, clip.clip_uid, field)
     if not n_questions:
         report.stage(_STAGE, "clips").reject("no question")
 
@@ -358,60 +349,54 @@ def _check_duration(path: Path, record: str, field: str, seconds: float) -> None
 def _lines(path: Path, subset: str) -> Iterator[_Raw]:
     clips: dict[str, QueryClip] = {}
     for number, content in numbered_lines(path):
-        spot = f"line {number}"
-        line = _line(path, spot, content)
+        record = f"line {number}"
+        line = _line(path, record, content)
         check_plain_id(path, line.video_id)
-        _check_duration(path, spot, "duration", line.duration)
+        _check_duration(path, record, "duration", line.duration)
         clip = QueryClip(line.video_id, line.video_id, subset, line.duration)
         if clips.setdefault(line.video_id, clip) != clip:
             problem = f"expected {clips[line.video_id].duration_sec} seconds, as in "
             problem += f"an earlier line of the clip, but got {line.duration}"
-            raise DataError(path, problem, record=spot, field="duration")
-        uid, query_idx = _parsed_id(path, spot, line.query_id)
-        yield _Raw(
-            path,
-            spot,
-            "",
+            raise DataError(path, problem, record=record, field="duration")
+        uid, query_idx = _parsed_id(path, record, line.query_id)
+        window = None if subset == "test" else _only_window(path, record, line)
+        query = LanguageQuery(
             line.query_id,
             uid,
             query_idx,
-            clips[line.video_id],
-            line.query,
-            None if subset == "test" else _only_window(path, spot, line),
-            line.query_template,
+            clip.clip_id,
+            subset,
+            line.query or "",
+            window,
         )
+        yield _Raw(query, line.query_template, clips[clip.clip_id], path, record)
 
 
-def _line(path: Path, spot: str, content: bytes) -> _Line:
+def _line(path: Path, record: str, content: bytes) -> _Line:
     if len(content) > MAX_LINE_BYTES:
         problem = f"longer than {MAX_LINE_BYTES} bytes"
-        raise DataError(path, problem, record=spot, hint=_LINE_HINT)
+        raise DataError(path, problem, record=record, hint=_LINE_HINT)
     try:
-        return _LINE_DECODER.decode(content)
-    except msgspec.ValidationError as error:
-        problem, _, where = str(error).partition(" - at `$")
-        name = where.strip("`").lstrip(".") or None
-        raise DataError(
-            path, problem, record=spot, field=name, hint=_LINE_HINT
-        ) from None
+        raw = msgspec.json.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         problem = f"not valid JSON: {error}"
         hint = "the file may be truncated: compare its size and fetch it again"
-        raise DataError(path, problem, record=spot, hint=hint) from None
+        raise DataError(path, problem, record=record, hint=hint) from None
+    return convert(raw, _Line, path, hint=_LINE_HINT, record=record)
 
 
-def _parsed_id(path: Path, spot: str, query_id: str) -> tuple[str, int]:
+def _parsed_id(path: Path, record: str, query_id: str) -> tuple[str, int]:
     uid, _, number = query_id.rpartition("_")
     if not uid or not number.isdecimal() or not number.isascii():
         problem = f"expected <annotation uid>_<number> but got {query_id!r}"
-        raise DataError(path, problem, record=spot, field="query_id")
+        raise DataError(path, problem, record=record, field="query_id")
     return uid, int(number)
 
 
-def _only_window(path: Path, spot: str, line: _Line) -> tuple[float, float]:
+def _only_window(path: Path, record: str, line: _Line) -> tuple[float, float]:
     if len(line.timestamps) != 1:
         problem = f"expected one window but got {len(line.timestamps)}"
-        raise DataError(path, problem, record=spot, field="timestamps")
+        raise DataError(path, problem, record=record, field="timestamps")
     return line.timestamps[0]
 
 
@@ -423,13 +408,13 @@ def _join_official(
     if not official.is_file():
         return lines
     apart = DataReport()
-    known = {one.query_id: one for one in _official(official, subset, apart, [])}
+    known = {one.query.query_id: one for one in _official(official, subset, apart, [])}
     report.files.update(apart.files)
     joined = []
     for line in lines:
-        other = known.get(line.query_id)
+        other = known.get(line.query.query_id)
         if other is None or other.clip.clip_id != line.clip.clip_id:
-            problem = f"{line.query_id} of clip {line.clip.clip_id} is not in "
+            problem = f"{line.query.query_id} of clip {line.clip.clip_id} is not in "
             problem += official.name
             hint = "take both files of one version"
             raise DataError(path, problem, record=line.record, hint=hint)
@@ -474,7 +459,7 @@ class _Reader:
         self._is_clipped = windows == "clipped"
         self._strips = strip_prefixes
         self._ids: set[str] = set()
-        self._home: dict[str, QueryClip] = {}
+        self._clips: dict[str, QueryClip] = {}
 
     def checked(self, raw: Iterable[_Raw]) -> Iterator[LanguageQuery]:
         """Usable questions of one file."""
@@ -486,20 +471,12 @@ class _Reader:
                 self.queries.reject("no query text")
                 continue
             window = self._window(one)
-            if window is None and one.window_sec is not None:
+            if window is None and one.query.window_sec is not None:
                 continue
             self.queries.kept += 1
             asked[one.clip.clip_id, text.lower()] += 1
-            yield LanguageQuery(
-                one.query_id,
-                one.annotation_uid,
-                one.query_idx,
-                one.clip.clip_id,
-                one.clip.subset,
-                text,
-                window,
-                self._template(one),
-            )
+            template = self._template(one)
+            yield replace(one.query, text=text, window_sec=window, template=template)
         again = sum(count - 1 for count in asked.values())
         self.queries.note("same words as another question of the clip", again)
 
@@ -507,18 +484,18 @@ class _Reader:
         """Clips that still have a question."""
         asked = {query.clip_id for query in queries}
         self.clips.kept += len(asked)
-        self.clips.reject("no usable question", len(self._home) - len(asked))
-        return {uid: clip for uid, clip in self._home.items() if uid in asked}
+        self.clips.reject("no usable question", len(self._clips) - len(asked))
+        return {uid: clip for uid, clip in self._clips.items() if uid in asked}
 
     def _check_ids(self, one: _Raw) -> None:
-        _check_new(one.path, one.record, "query_id", one.query_id, self._ids)
-        home = self._home.setdefault(one.clip.clip_id, one.clip)
-        if home.subset != one.clip.subset:
-            problem = f"the clip {home.clip_id} is in the {home.subset} file as well"
+        _check_new(one.path, one.record, "query_id", one.query.query_id, self._ids)
+        first = self._clips.setdefault(one.clip.clip_id, one.clip)
+        if first.subset != one.clip.subset:
+            problem = f"the clip {first.clip_id} is in the {first.subset} file as well"
             raise DataError(one.path, problem, record=one.record)
 
     def _text(self, one: _Raw) -> str:
-        raw = one.text or ""
+        raw = one.query.text
         if not self._strips:
             return raw if raw.strip() else ""
         text, had_prefix = plain_question(raw)
@@ -534,17 +511,19 @@ class _Reader:
         try:
             return template_id(one.template)
         except ValueError as error:
-            field = f"{one.spot}.template" if one.spot else "query_template"
+            field = f"{one.within}.template" if one.within else "query_template"
             raise DataError(
                 one.path, str(error), record=one.record, field=field
             ) from None
 
     def _window(self, one: _Raw) -> tuple[float, float] | None:
-        if one.window_sec is None:
+        if one.query.window_sec is None:
             return None
-        spot = f"{one.spot}.clip_start_sec, clip_end_sec" if one.spot else "timestamps"
-        check_finite(one.path, one.record, spot, one.window_sec)
-        start, end = one.window_sec
+        field = "timestamps"
+        if one.within:
+            field = f"{one.within}.clip_start_sec, clip_end_sec"
+        check_finite(one.path, one.record, field, one.query.window_sec)
+        start, end = one.query.window_sec
         limit = one.clip.duration_sec if self._is_clipped else math.inf
         reason = unusable_window(start, end, limit)
         if reason is not None:

@@ -168,9 +168,11 @@ def vilco_nlq(
         subsets=dict.fromkeys(STREAM_SUBSETS, "val") if chosen.small_data else None,
     )
     names = categories_by_id(_NAMES)
-    made = make_manifest(split, names, NLQ_RULES, read.report.files)
+    description = make_manifest(split, names, NLQ_RULES, read.report.files)
     datasets = _datasets(split, present, clips, store, files, chosen)
-    return _scenario(split, made, datasets, files, chosen, templates, return_task_id)
+    return _scenario(
+        split, description, datasets, files, chosen, templates, return_task_id
+    )
 
 
 def unlabelled_nlq(

@@ -203,7 +203,7 @@ def test_reference_gives_a_clip_to_the_group_with_most_windows_first_on_ties():
 def test_reference_sends_clips_of_a_full_group_to_the_second_then_the_third(
     monkeypatch,
 ):
-    monkeypatch.setattr(reference_split, "HOME_LIMIT", {"train": 2, "val": 3})
+    monkeypatch.setattr(reference_split, "FIRST_LIMIT", {"train": 2, "val": 3})
     monkeypatch.setattr(reference_split, "SECOND_LIMIT", {"train": 1, "val": 2})
     monkeypatch.setattr(reference_split, "FEWEST_CLIPS", 0)
     many = [(1, 2, 0), (3, 4, 1), (5, 6, 0), (7, 8, 2), (9, 10, 2), (11, 12, 4)]
@@ -216,7 +216,7 @@ def test_reference_sends_clips_of_a_full_group_to_the_second_then_the_third(
 def test_reference_drops_a_clip_sent_to_a_group_that_owns_none_of_its_windows(
     monkeypatch,
 ):
-    monkeypatch.setattr(reference_split, "HOME_LIMIT", {"train": 1, "val": 1})
+    monkeypatch.setattr(reference_split, "FIRST_LIMIT", {"train": 1, "val": 1})
     monkeypatch.setattr(reference_split, "FEWEST_CLIPS", 0)
     clips = [clip("a", (1, 2, 0)), clip("b", (1, 2, 0))]
     assert reference_experiences(clips, GROUPS) == [0, -1]

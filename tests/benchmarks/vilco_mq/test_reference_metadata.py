@@ -133,26 +133,29 @@ def gone(*keys: Any) -> Callable[[Any], Any]:
 CLIP = ("train", 0, "dict_db", 0)
 SPOT = "train[0].dict_db[0]"
 WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "a list": (lambda content: [content], "expected a dict but got a list"),
-    "no val": (gone("val"), "field 'val': is missing"),
+    "a list": (lambda content: [content], "Expected `object`, got `array`"),
+    "no val": (gone("val"), "missing required field `val`"),
     "no task": (at("train", value={}), "field 'train': expected tasks"),
     "a task missing": (gone("train", 1), "field 'train': expected tasks 0, 1"),
     "a task less in val": (gone("val", 4), "train has 5 tasks, val 4"),
     "tasks by name": (at("train", value={"0": 1}), "expected tasks 0, 1"),
-    "no clips": (gone("train", 0, "dict_db"), "'train[0].dict_db': is missing"),
-    "clips a dict": (at("train", 0, "dict_db", value={}), "expected a list"),
-    "a clip a list": (at(*CLIP, value=[]), f"'{SPOT}': expected a dict"),
-    "no id": (gone(*CLIP, "id"), f"'{SPOT}.id': is missing"),
-    "id a number": (at(*CLIP, "id", value=3), f"'{SPOT}.id': expected a str"),
+    "no clips": (
+        gone("train", 0, "dict_db"),
+        "field 'train[0]': Object missing required field `dict_db`",
+    ),
+    "clips a dict": (at("train", 0, "dict_db", value={}), "Expected `array`"),
+    "a clip a list": (at(*CLIP, value=[]), f"'{SPOT}': Expected `object`"),
+    "no id": (gone(*CLIP, "id"), f"'{SPOT}': Object missing required field `id`"),
+    "id a number": (at(*CLIP, "id", value=3), f"'{SPOT}.id': Expected `str`"),
     "id a path": (at(*CLIP, "id", value="../x"), "record '../x'"),
-    "segments a list": (at(*CLIP, "segments", value=[]), "expected a ndarray"),
+    "segments a list": (at(*CLIP, "segments", value=[]), "but got list"),
     "segments of another shape": (
         at(*CLIP, "segments", value=np.zeros((90, 2), np.float32)),
-        f"'{SPOT}.segments': expected (",
+        f"'{SPOT}.segments': expected an array (",
     ),
     "segments a tensor": (
         at(*CLIP, "segments", value=torch.zeros(1, 2)),
-        "expected a ndarray but got a NoneType",
+        "a row a label, but got NoneType",
     ),
     "a label of another task": (
         lambda content: at(
