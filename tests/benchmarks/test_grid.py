@@ -201,26 +201,3 @@ def test_language_queries_run_and_are_not_run_again(
     capsys.readouterr()
     assert script.main(arguments) == 0
     assert "1 of 1 runs are there already" in capsys.readouterr().out
-
-
-def test_visual_queries_run_and_are_not_run_again(
-    vq_root: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    from avalanche_vilco.benchmarks.vilco_vq import sources
-
-    monkeypatch.setattr(sources, "IMAGE_SIZE", 64)
-    script, output = Script("vilco_vq", monkeypatch), tmp_path / "out"
-    arguments = ["--data", "ego4d", "--root", str(vq_root), "--output"]
-    arguments.append(str(output))
-    arguments += ["--model", "vilco_vq_tiny", "--epochs", "1", "--mem-size", "6"]
-    arguments += ["--rows", "vilco", "--seeds", "0"]
-    assert script.main(arguments) == 0
-    table = (output / "table4.md").read_text()
-    assert "Table 4 of the paper" in table
-    assert all(f"P_T {name}" in table for name in script.grid.metrics)
-    capsys.readouterr()
-    assert script.main(arguments) == 0
-    assert "1 of 1 runs are there already" in capsys.readouterr().out

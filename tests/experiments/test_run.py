@@ -45,13 +45,20 @@ def test_results_file_holds_what_a_reader_needs_to_compare(replay) -> None:
     assert len(stored["seconds"]) == 5
 
 
-def test_options_of_the_model_reach_its_builder(root: Path, tmp_path: Path) -> None:
-    usual = small_run(root, tmp_path / "usual")
-    few = small_run(root, tmp_path / "few", model_options={"max_windows": 1})
-    assert few["final_weights_sha256"] == usual["final_weights_sha256"]
+@pytest.fixture(scope="module")
+def naive(finished_runs: Path) -> dict[str, Any]:
+    """Results of Naive at the settings of ``small_run``."""
+    return json.loads((finished_runs / "naive/seed0/results.json").read_text())
+
+
+def test_options_of_the_model_reach_its_builder(
+    naive: dict[str, Any], root: Path, tmp_path: Path
+) -> None:
+    few = small_run(root, tmp_path, model_options={"max_windows": 1})
+    assert few["final_weights_sha256"] == naive["final_weights_sha256"]
     assert few["config"]["model_options"] == {"max_windows": 1}
     name = "Recall@5x_tIoU0.3"
-    assert few["scores"][name]["average"] < usual["scores"][name]["average"]
+    assert few["scores"][name]["average"] < naive["scores"][name]["average"]
 
 
 def test_scores_are_those_of_the_matrices(replay) -> None:
@@ -137,9 +144,8 @@ def test_seed_of_the_run_draws_class_slots(
     assert set(results["config"]["strategy_options"]) == {"mem_size", "unit"}
 
 
-def test_naive_keeps_nothing(root: Path, tmp_path: Path) -> None:
-    memory = small_run(root, tmp_path)["memory"]
-    assert set(memory.values()) == {0}
+def test_naive_keeps_nothing(naive: dict[str, Any]) -> None:
+    assert set(naive["memory"].values()) == {0}
 
 
 def test_ewc_keeps_importances_and_old_weights(root: Path, tmp_path: Path) -> None:
@@ -149,15 +155,14 @@ def test_ewc_keeps_importances_and_old_weights(root: Path, tmp_path: Path) -> No
 
 
 def test_one_seed_gives_one_result_and_methods_start_equal(
-    root: Path, tmp_path: Path, replay
+    naive: dict[str, Any], finished_runs: Path, root: Path, tmp_path: Path, replay
 ) -> None:
-    first = small_run(root, tmp_path / "a")
-    again = small_run(root, tmp_path / "b")
-    other = small_run(root, tmp_path / "c", seed=1)
+    again = small_run(root, tmp_path)
+    other = json.loads((finished_runs / "naive/seed1/results.json").read_text())
     for key in ("initial_weights_sha256", "final_weights_sha256", "matrices"):
-        assert first[key] == again[key]
-        assert first[key] != other[key]
-    assert replay[1]["initial_weights_sha256"] == first["initial_weights_sha256"]
+        assert naive[key] == again[key]
+        assert naive[key] != other[key]
+    assert replay[1]["initial_weights_sha256"] == naive["initial_weights_sha256"]
 
 
 def test_interrupted_run_resumes_to_the_same_weights(
@@ -259,6 +264,8 @@ def test_joint_fills_the_last_row_only(root: Path, tmp_path: Path) -> None:
         ({"model": "vilco_mq_huge"}, "Available: vilco_mq_base, vilco_mq_base_lower"),
         ({"strategy_options": {"mem_size": 3}}, "'naive' has no option 'mem_size'"),
         ({"benchmark_options": {"sead": 3}}, "'vilco_mq' has no option 'sead'. Did"),
+        ({"deviations": ["seen"]}, "unknown deviation 'seen'"),
+        ({"backbone_cache": True}, "'vilco_mq' have no backbone"),
         ({"epochz": 3}, "run has no option 'epochz'. Did you mean epochs"),
         ({"epochs": 0}, "expected epochs >= 1 but got 0"),
         ({"learning_rate": "fast"}, "expected learning_rate of type float > 0"),
@@ -281,3 +288,22 @@ def test_settings_are_refused_before_data_are_read(
 def test_unknown_option_of_the_model_is_refused(root: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'vilco_mq_tiny' does not take .*windows"):
         small_run(root, tmp_path, model_options={"windows": 3})
+
+
+@pytest.mark.parametrize("benchmark", ["vilco_nlq", "vilco_vq"])
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"strategy": "lwf"}, "a softmax over queries"),
+        ({"strategy": "bic"}, "corrects new queries' logits"),
+        ({"strategy": "icarl"}, "of queries with a logit each"),
+        ({"strategy": "cwr_star"}, "the head's rows"),
+        ({"strategy": "lower_bound"}, "has no such variant"),
+        ({"deviations": ["cumulative_averages"]}, "has none"),
+    ],
+)
+def test_what_has_nothing_to_act_on_is_refused(
+    benchmark: str, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        run(benchmark, **options)

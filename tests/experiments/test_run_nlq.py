@@ -82,34 +82,10 @@ def test_memory_tells_questions_of_one_clip_apart(
     assert memory["exemplar_bytes"] > 24 * 4 * 48 * 3
 
 
-@pytest.mark.parametrize(
-    ("strategy", "reason"),
-    [
-        ("lwf", "a softmax over queries"),
-        ("bic", "corrects new queries' logits"),
-        ("icarl", "of queries with a logit each"),
-        ("cwr_star", "the head's rows"),
-        ("lower_bound", "has no such variant"),
-    ],
-)
-def test_method_that_has_nothing_to_act_on_is_refused(
-    nlq_root: Path, tmp_path: Path, strategy: str, reason: str
-) -> None:
-    with pytest.raises(ValueError, match=reason):
-        small_run(nlq_root, tmp_path, strategy)
-
-
 def test_prompts_alone_are_refused(nlq_root: Path, tmp_path: Path) -> None:
     options = {"prompt_mode": "replace", "ssl_weight": 0.0}
     with pytest.raises(ValueError, match="prompts alone cannot carry"):
         small_run(nlq_root, tmp_path, "vilco", strategy_options=options)
-
-
-def test_deviations_of_moment_queries_are_refused(
-    nlq_root: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match="'vilco_nlq' has none"):
-        small_run(nlq_root, tmp_path, deviations=["cumulative_averages"])
 
 
 def test_command_line_runs_the_thirteen_templates(

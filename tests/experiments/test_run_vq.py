@@ -166,32 +166,3 @@ def test_cache_is_usual_for_small_data_that_stay_as_they_are(
 ) -> None:
     info = {"data": data, "augment": augment}
     assert is_small_and_fixed(SimpleNamespace(info=info)) is expected
-
-
-def test_cache_is_refused_where_there_is_no_backbone(
-    mq_root: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match="'vilco_mq' have no backbone"):
-        run(
-            "vilco_mq",
-            backbone_cache=True,
-            output=tmp_path,
-            benchmark_options={"dataset_root": mq_root},
-            echo=lambda line: None,
-        )
-
-
-@pytest.mark.parametrize(
-    ("strategy", "reason"),
-    [
-        ("lwf", "a softmax over queries"),
-        ("bic", "corrects new queries' logits"),
-        ("icarl", "of queries with a logit each"),
-        ("cwr_star", "the head's rows"),
-    ],
-)
-def test_method_that_has_nothing_to_act_on_is_refused(
-    root: Path, tmp_path: Path, strategy: str, reason: str
-) -> None:
-    with pytest.raises(ValueError, match=reason):
-        small_run(root, tmp_path, strategy)
