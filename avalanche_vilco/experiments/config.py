@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import msgspec
 import torch
@@ -181,28 +181,29 @@ def usable_device(wanted: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def narration_option(benchmark: Benchmark, value: Any) -> dict[str, Any]:
+def narration_option(benchmark: Benchmark, value: bool) -> dict[str, Any]:
     """The benchmark's option that reads sentences about clips, with a value.
 
+    :param benchmark: of the option.
+    :param value: whether they are read.
     :return: empty if it has none.
     """
-    known = option_types(benchmark.build)
-    if "narrations" in known:
-        return {"narrations": value}
-    parts = getattr(known.get("sources"), "__args__", ())
-    has_them = any(is_dataclass(p) and "narrations" in option_types(p) for p in parts)
+    sources = option_types(benchmark.build).get("sources")
+    kinds = [kind for kind in get_args(sources) if is_dataclass(kind)]
+    has_them = any("narrations" in option_types(kind) for kind in kinds)
     return {"sources": {"narrations": value}} if has_them else {}
 
 
 def _with_narrations(
     benchmark: Benchmark, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    wanted = narration_option(benchmark, True)
     sources = options.get("sources") or {}
-    given = vars(sources) if is_dataclass(sources) else sources
-    if {**given, **options}.get("narrations") is not None:
-        return dict(options)
-    return merged(options, wanted)
+    if isinstance(sources, Mapping):
+        is_given = sources.get("narrations") is not None
+    else:
+        # A field's default is not a wish.
+        is_given = bool(getattr(sources, "narrations", False))
+    return merged(options, {} if is_given else narration_option(benchmark, True))
 
 
 def _strategy_options(

@@ -19,7 +19,6 @@ from avalanche.training.plugins import EvaluationPlugin
 from avalanche_vilco.benchmarks.scenario import QueryExperience, experience_dataset
 from avalanche_vilco.benchmarks.spec import Submission
 from avalanche_vilco.core.files import write_atomically
-from avalanche_vilco.core.settings import option_types
 from avalanche_vilco.evaluation.metrics.strategy import decoded
 from avalanche_vilco.experiments.config import (
     Plan,
@@ -131,10 +130,8 @@ def _submission(plan: Plan, subset: str) -> Submission:
 def _unlabelled(plan: Plan, options: Mapping[str, Any]) -> Any:
     """Samples without annotations, from where the run has its own."""
     assert plan.benchmark.unlabelled is not None
-    known = option_types(plan.benchmark.unlabelled)
-    return plan.benchmark.unlabelled(
-        **{name: value for name, value in options.items() if name in known}
-    )
+    shared = ("dataset_root", "sources")
+    return plan.benchmark.unlabelled(**{k: options[k] for k in shared if k in options})
 
 
 def _check_data(folder: Path, progress: Mapping[str, Any], scenario: Any) -> None:

@@ -11,13 +11,10 @@ from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.supervised import Naive
 from torch import Tensor, nn
 
-from avalanche_vilco.benchmarks.vilco_vq.answers import (
-    TrackAnswers,
-    annotation_file,
-    visual_document,
-)
+from avalanche_vilco.benchmarks.vilco_vq.answers import TrackAnswers, visual_document
 from avalanche_vilco.benchmarks.vilco_vq.embedded import generate_mini_vq
 from avalanche_vilco.benchmarks.vilco_vq.generator import unlabelled_vq, vilco_vq
+from avalanche_vilco.benchmarks.vilco_vq.sources import VQSources, annotation_file
 from avalanche_vilco.evaluation.metrics.response_track import response_track_metrics
 from avalanche_vilco.experiments.predict import answers_of, one_experience
 from avalanche_vilco.experiments.score import score
@@ -120,15 +117,17 @@ def test_queries_without_tracks_are_answered(root: Path, benchmark: Any) -> None
 def test_annotation_file_is_found_where_the_benchmark_finds_it(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find = annotation_file
+    def find(dataset_root: Path | None, subset: str, annotations: Any = None) -> Path:
+        return annotation_file(dataset_root, VQSources(annotations=annotations), subset)
+
     val = root / "vq_val.json"
-    assert find({"dataset_root": root}, "val") == val
-    assert find({"annotations": root}, "test") == root / "vq_test_unannotated.json"
-    assert find({"annotations": {"val": str(val)}}, "val") == val
+    assert find(root, "val") == val
+    assert find(None, "test", root) == root / "vq_test_unannotated.json"
+    assert find(None, "val", {"val": str(val)}) == val
     monkeypatch.setenv("AVALANCHE_VILCO_DATA", str(root))
-    assert find({}, "val") == val
+    assert find(None, "val") == val
     (tmp_path / "annotations").mkdir()
     (tmp_path / "annotations" / val.name).symlink_to(val)
-    assert find({"dataset_root": tmp_path}, "val").parent.name == "annotations"
-    with pytest.raises(FileNotFoundError, match=r"no vq_test_unannotated\.json in"):
-        find({"dataset_root": tmp_path}, "test")
+    assert find(tmp_path, "val").parent.name == "annotations"
+    with pytest.raises(FileNotFoundError, match=r"expected vq_test_unannotated\.json"):
+        find(tmp_path, "test")

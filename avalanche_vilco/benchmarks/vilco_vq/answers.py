@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import is_dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from avalanche_vilco.benchmarks.vilco_vq.annotations import (
-    OFFICIAL_VQ_FILES,
-    find_vq_files,
-)
-from avalanche_vilco.benchmarks.vilco_vq.embedded import mini_vq_root
+from avalanche_vilco.benchmarks.sources import checked_sources
+from avalanche_vilco.benchmarks.vilco_vq.sources import VQSources, annotation_file
 from avalanche_vilco.benchmarks.vilco_vq.track_document import track_document
 from avalanche_vilco.evaluation.functional.response_track import (
     FrameRows,
@@ -22,8 +16,6 @@ from avalanche_vilco.evaluation.functional.response_track import (
     frame_rows,
     query_answers,
 )
-
-DATA_ROOT_VARIABLE = "AVALANCHE_VILCO_DATA"
 
 
 class TrackAnswers:
@@ -63,28 +55,7 @@ def visual_document(
     :param options: of the generator.
     :param subset: ``"val"`` or ``"test"``.
     """
+    sources = checked_sources(VQSources, options.get("sources"))
+    file = annotation_file(options.get("dataset_root"), sources, subset)
     keys = [(q.clip_id, q.annotation_uid, q.set_number) for q in data.queries]
-    return track_document(annotation_file(options, subset), keys, answers)
-
-
-def annotation_file(options: Mapping[str, Any], subset: str) -> Path:
-    """Annotation file of a subset, found as the benchmark does.
-
-    :param options: of the generator.
-    :param subset: ``"val"`` or ``"test"``.
-    :raises FileNotFoundError: there is none.
-    """
-    sources = options.get("sources") or {}
-    sources = vars(sources) if is_dataclass(sources) else sources
-    given = {**options, **sources}.get("annotations")
-    if isinstance(given, Mapping) and subset in given:
-        return Path(given[subset]).expanduser()
-    if given is not None and not isinstance(given, Mapping):
-        base = Path(given).expanduser()
-    else:
-        root = options.get("dataset_root") or os.environ.get(DATA_ROOT_VARIABLE)
-        base = Path(root).expanduser() if root else mini_vq_root()
-    found = {**find_vq_files(base / "annotations"), **find_vq_files(base)}
-    if subset not in found:
-        raise FileNotFoundError(f"no {OFFICIAL_VQ_FILES[subset]} in {base}")
-    return found[subset]
+    return track_document(file, keys, answers)

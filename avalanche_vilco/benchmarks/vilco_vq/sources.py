@@ -114,14 +114,28 @@ def read_unlabelled_files(
     :raises FileNotFoundError: root or file are absent.
     :raises DataError: the file is damaged.
     """
+    root = _root(dataset_root, sources)
+    pictures = _pictures(root, sources)
+    file = annotation_file(dataset_root, sources, "test")
+    return VisualFiles(root, read_unlabelled_visual_queries(file), pictures)
+
+
+def annotation_file(
+    dataset_root: Path | str | None, sources: VQSources, subset: str
+) -> Path:
+    """Annotation file of one subset.
+
+    :param dataset_root: see :func:`~avalanche_vilco.vilco_vq`.
+    :param sources: what lies elsewhere; one annotation path is this file.
+    :param subset: ``"train"``, ``"val"`` or ``"test"``.
+    :raises FileNotFoundError: root or file are absent.
+    """
     root, source = _root(dataset_root, sources), sources.annotations
     if isinstance(source, (str, Path)) and not Path(source).expanduser().is_dir():
-        source = {"test": source}
-    elif isinstance(source, Mapping) and "test" not in source and root.folder:
+        source = {subset: source}
+    elif isinstance(source, Mapping) and subset not in source and root.folder:
         source = None
-    pictures = _pictures(root, sources)
-    read = read_unlabelled_visual_queries(_files(root, source, ("test",))["test"])
-    return VisualFiles(root, read, pictures)
+    return _files(root, source, (subset,))[subset]
 
 
 def _root(dataset_root: Path | str | None, sources: VQSources) -> DataRoot:
