@@ -118,9 +118,12 @@ def comparability(info: Mapping[str, Any]) -> str:
     else:
         is_public = info["protocol"] == "reference"
         other = "model, losses and schedule" if is_public else "split and averages"
+        paper = f"not with the paper, whose {other} differ"
+        if info.get("comparable_with_paper"):
+            paper = "and with the paper"
         data = (
             "user data: compares with runs of equal file hashes, protocol and order; "
-            f"not with the paper, whose {other} differ"
+            f"{paper}"
         )
     leak = "yes" if info["uses_ground_truth_at_test"] else "no"
     return (

@@ -61,7 +61,7 @@ class Configuration(msgspec.Struct, frozen=True):
     @property
     def sources(self) -> dict[str, Any]:
         """Where the benchmark's files lie and how they are read."""
-        return {**self.benchmark_options, **self.benchmark_options.get("sources", {})}
+        return self.benchmark_options.get("sources", {})
 
 
 class BenchmarkInfo(msgspec.Struct, frozen=True):
