@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from avalanche_vilco.benchmarks.scenario import QueryIncrementalScenario
 from avalanche_vilco.benchmarks.vilco_vq.annotations import VisualClip, VisualQuery
@@ -31,10 +32,6 @@ from avalanche_vilco.data.media.pictures import squared
 EMBEDDINGS_FOLDER = "frame_embeddings"
 """Folder of all stores, in the user's cache."""
 _ENDS_BYTES = 2**16
-
-
-_Shapes: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
-"""(C, h, w) of the embedding of a frame, and of a crop."""
 
 
 @dataclass(eq=False)
@@ -93,19 +90,23 @@ def cache_backbone(
         return 0
     plans = _plan(datasets)
     pictures: VisualPictures = datasets[0].pictures
-    encoder = _Encoder(backbone, pictures, torch.device(device), batch_frames)
-    with encoder:
+    with _evaluating(backbone, device):
         fingerprint = _fingerprint(backbone, pictures, plans)
-        place = Path(folder).expanduser() if folder is not None else None
-        place = place or cache_folder() / EMBEDDINGS_FOLDER / fingerprint[:32]
-        if not place.exists():
-            shapes = encoder.shapes()
-            done = clips_written(place, fingerprint)
+        if folder is None:
+            folder = cache_folder() / EMBEDDINGS_FOLDER / fingerprint[:32]
+        folder = Path(folder).expanduser()
+        if not folder.exists():
+            encoder = _Encoder(backbone, pictures, torch.device(device), batch_frames)
+            done = clips_written(folder, fingerprint)
             left = [plan for plan in plans.values() if plan.clip.clip_id not in done]
-            _announce(place, plans.values(), left, shapes, max_bytes, echo)
-            encoded = map(encoder.encode, _with_bar(left, progress))
-            write_frame_embeddings(place, fingerprint, shapes[0], encoded)
-    store = _opened(place, fingerprint)
+            _announce(folder, plans.values(), left, encoder, max_bytes, echo)
+            bar = tqdm(left, "backbone embeddings", unit="clip", disable=not progress)
+            encoded = map(encoder.encode, bar)
+            write_frame_embeddings(folder, fingerprint, encoder.frame_shape, encoded)
+    store = FrameEmbeddings(folder)
+    if store.fingerprint != fingerprint:
+        problem = "these embeddings are of another backbone, of other videos or frames"
+        raise DataError(folder, problem, hint="choose another folder, or delete it")
     for data in datasets:
         data.embeddings = store
     return store.nbytes
@@ -157,65 +158,51 @@ def _stamp(video: Path) -> bytes:
 
 
 def _announce(
-    place: Path,
+    folder: Path,
     plans: Collection[_ClipPlan],
-    left: Sequence[_ClipPlan],
-    shapes: _Shapes,
+    left: Collection[_ClipPlan],
+    encoder: _Encoder,
     max_bytes: int | None,
     echo: Callable[[str], None],
 ) -> None:
     """Say how large the store will be, and refuse if it is too large."""
     n_pictures = sum(len(plan.frames) + len(plan.shown) for plan in plans)
-    size, to_write = (_bytes(wanted, shapes) for wanted in (plans, left))
+    size, to_write = (sum(map(encoder.n_bytes, wanted)) for wanted in (plans, left))
     echo(
         f"backbone embeddings: {n_pictures} frames and crops, {size / 1e6:.1f} MB, "
-        f"{to_write / 1e6:.1f} MB of it to compute, in {place}"
+        f"{to_write / 1e6:.1f} MB of it to compute, in {folder}"
     )
     if max_bytes is not None and size > max_bytes:
         raise ValueError(
             f"expected embeddings of at most {max_bytes} bytes but got {size}: allow "
             "more, or encode fewer streams"
         )
-    free = shutil.disk_usage(_existing_parent(place)).free
+    existing = next(parent for parent in folder.absolute().parents if parent.is_dir())
+    free = shutil.disk_usage(existing).free
     if to_write > free:
         raise OSError(
-            f"embeddings take {to_write} bytes, but the disk of {place} has {free} free"
+            f"embeddings take {to_write} bytes, but the disk of {folder} has {free} "
+            "free"
         )
-
-
-def _bytes(plans: Iterable[_ClipPlan], shapes: _Shapes) -> int:
-    return sum(
-        expected_bytes(len(plan.frames), shapes[0])
-        + expected_bytes(len(plan.shown), shapes[1])
-        for plan in plans
-    )
-
-
-def _existing_parent(place: Path) -> Path:
-    return next(parent for parent in place.absolute().parents if parent.is_dir())
-
-
-def _opened(place: Path, fingerprint: str) -> FrameEmbeddings:
-    store = FrameEmbeddings(place)
-    if store.fingerprint != fingerprint:
-        problem = "these embeddings are of another backbone, of other videos or frames"
-        raise DataError(place, problem, hint="choose another folder, or delete it")
-    return store
-
-
-def _with_bar(plans: Sequence[_ClipPlan], progress: bool) -> Iterator[_ClipPlan]:
-    from tqdm import tqdm
-
-    yield from tqdm(
-        plans, desc="backbone embeddings", unit="clip", disable=not progress
-    )
 
 
 # --- Encoding -------------------------------------------------------------------------
 
 
+@contextmanager
+def _evaluating(backbone: nn.Module, device: torch.device | str) -> Iterator[None]:
+    """The backbone on a device, in evaluation mode; afterwards it is as it was."""
+    tensors = [*backbone.parameters(), *backbone.buffers()]
+    was_training, was_on = backbone.training, tensors[0].device if tensors else device
+    backbone.to(device).eval()
+    try:
+        yield
+    finally:
+        backbone.to(was_on).train(was_training)
+
+
 class _Encoder:
-    """A backbone on a device, in evaluation mode; afterwards it is as it was."""
+    """Makes embeddings of a clip's frames and crops, a few at a time."""
 
     def __init__(
         self,
@@ -226,25 +213,16 @@ class _Encoder:
     ) -> None:
         self.backbone, self.pictures = backbone, pictures
         self.device, self.batch_frames = device, batch_frames
-        tensors = [*backbone.parameters(), *backbone.buffers()]
-        self._home = tensors[0].device if tensors else device
-        self._was_training = backbone.training
-
-    def __enter__(self) -> _Encoder:
-        self.backbone.to(self.device).eval()
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        self.backbone.to(self._home).train(self._was_training)
-
-    def shapes(self) -> _Shapes:
-        """(C, h, w) of the embedding of a frame, and of a crop."""
-        return self._shape(self.pictures.image_size), self._shape(
-            self.pictures.crop_size
+        # (C, h, w) of embeddings, by a blank picture of each size.
+        self.frame_shape, self.crop_shape = (
+            tuple(self._embeddings(torch.zeros(1, 3, size, size).byte()).shape[1:])
+            for size in (pictures.image_size, pictures.crop_size)
         )
 
-    def _shape(self, size: int) -> tuple[int, ...]:
-        return tuple(self._embeddings(torch.zeros(1, 3, size, size).byte()).shape[1:])
+    def n_bytes(self, plan: _ClipPlan) -> int:
+        """Size of a clip's embeddings."""
+        frames = expected_bytes(len(plan.frames), self.frame_shape)
+        return frames + expected_bytes(len(plan.shown), self.crop_shape)
 
     def encode(self, plan: _ClipPlan) -> ClipEmbeddings:
         """Embeddings of a clip; those of frames are computed as they are written."""

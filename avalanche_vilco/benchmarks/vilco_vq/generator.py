@@ -41,7 +41,6 @@ from avalanche_vilco.benchmarks.vilco_vq.reference_metadata import read_vq_metad
 from avalanche_vilco.benchmarks.vilco_vq.sources import (
     VisualFiles,
     VQSources,
-    read_unlabelled_files,
     read_visual_files,
 )
 from avalanche_vilco.benchmarks.vilco_vq.split import (
@@ -134,7 +133,7 @@ def vilco_vq(
     # Which videos are there changes nothing in how the other queries are divided.
     members = list(chain.from_iterable(chain(*split.streams.values())))
     split = split.only(_with_videos(members, files, chosen))
-    check_training(split, VQ_RULES, files.train_path)
+    check_training(split, VQ_RULES, read.files["train"])
     datasets, sizes = _datasets(split, files, chosen)
     return _scenario(split, datasets, sizes, files, return_task_id)
 
@@ -154,7 +153,7 @@ def unlabelled_vq(
     :raises VideoError: videos are missing or damaged; lists all.
     """
     chosen = checked_sources(VQSources, sources)
-    files = read_unlabelled_files(dataset_root, chosen)
+    files = read_visual_files(dataset_root, chosen, is_labelled=False)
     read = files.annotations
     items = _with_videos(query_items(read.queries, read.clips), files, chosen)
     return VisualDataset(

@@ -80,44 +80,28 @@ class VisualFiles:
     annotations: VisualAnnotations
     pictures: VisualPictures
 
-    @property
-    def train_path(self) -> Path:
-        """The file that training queries are of."""
-        return self.annotations.files["train"]
-
 
 def read_visual_files(
-    dataset_root: Path | str | None, sources: VQSources
+    dataset_root: Path | str | None, sources: VQSources, *, is_labelled: bool = True
 ) -> VisualFiles:
     """Find and read the annotations of a data root.
 
     :param dataset_root: see :func:`~avalanche_vilco.vilco_vq`.
     :param sources: what lies elsewhere.
+    :param is_labelled: False reads the unannotated test file.
     :raises FileNotFoundError: root or annotation files are absent.
     :raises DataError: annotations are damaged, or train and val share a parent video.
     """
     root = _root(dataset_root, sources)
     pictures = _pictures(root, sources)
-    files = _files(root, sources.annotations, ("train", "val"))
-    read = read_visual_queries(files)
-    check_disjoint_parents(read.clips.values(), read.files["val"])
+    if is_labelled:
+        files = _files(root, sources.annotations, ("train", "val"))
+        read = read_visual_queries(files)
+        check_disjoint_parents(read.clips.values(), files["val"])
+    else:
+        file = annotation_file(dataset_root, sources, "test")
+        read = read_unlabelled_visual_queries(file)
     return VisualFiles(root, read, pictures)
-
-
-def read_unlabelled_files(
-    dataset_root: Path | str | None, sources: VQSources
-) -> VisualFiles:
-    """Find and read the unannotated test file of a data root.
-
-    :param dataset_root: see :func:`~avalanche_vilco.vilco_vq`.
-    :param sources: what lies elsewhere; one annotation path is the test file.
-    :raises FileNotFoundError: root or file are absent.
-    :raises DataError: the file is damaged.
-    """
-    root = _root(dataset_root, sources)
-    pictures = _pictures(root, sources)
-    file = annotation_file(dataset_root, sources, "test")
-    return VisualFiles(root, read_unlabelled_visual_queries(file), pictures)
 
 
 def annotation_file(

@@ -38,15 +38,8 @@ from avalanche_vilco.benchmarks.vilco_vq.title_groups import (
 )
 
 
-def assign_clips(clips: Sequence[Item], groups: Groups) -> NDArray[np.int64]:
-    """Give each clip to one experience, so that most queries are kept.
-
-    See :func:`~avalanche_vilco.benchmarks.vilco_vq.title_groups.balanced_assignment`.
-
-    :param clips: whole clips of one subset.
-    :param groups: titles of each experience.
-    :return: (clips,) experience, -1 for none.
-    """
+def _assign_clips(clips: Sequence[Item], groups: Groups) -> NDArray[np.int64]:
+    """Give each clip to one experience, so that most queries are kept."""
     experience = {title: e for e, group in enumerate(groups) for title in group}
     asked = np.zeros((len(clips), len(groups)))
     for row, clip in enumerate(clips):
@@ -76,7 +69,7 @@ VQ_PROTOCOLS = protocol_table(
     Protocol(
         name="exclusive",
         version="1",
-        place=place_exclusively(assign_clips),
+        place=place_exclusively(_assign_clips),
         shares_clips=False,
         valid_of_each=True,
         losses=_lost_queries,
@@ -128,17 +121,12 @@ class VQDivision(Division):
         order, numbers = self.fixed_class_order, range(self.n_experiences)
         if order is None:
             return list(numbers)
-        if isinstance(order, str):
-            if order != "groups":
-                raise ValueError(
-                    "expected fixed_class_order 'groups' or a list of group numbers "
-                    f"but got {order!r}"
-                )
+        if order == "groups":
             return np.random.default_rng(self.seed).permutation(numbers).tolist()
-        if sorted(order) != list(numbers):
+        if isinstance(order, str) or sorted(order) != list(numbers):
             raise ValueError(
-                "expected fixed_class_order to have each of "
-                f"0..{self.n_experiences - 1} once but got {list(order)}"
+                "expected fixed_class_order 'groups' or each of "
+                f"0..{self.n_experiences - 1} once but got {order!r}"
             )
         return list(order)
 

@@ -10,7 +10,6 @@ from torch import nn
 from avalanche_vilco import vilco_vq
 from avalanche_vilco.benchmarks.vilco_vq.annotations import CLIP_FOLDER
 from avalanche_vilco.benchmarks.vilco_vq.backbone_cache import cache_backbone
-from avalanche_vilco.benchmarks.vilco_vq.embedded import generate_mini_vq
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import CACHE_VARIABLE
 from avalanche_vilco.data.media.frame_embeddings import FrameEmbeddings
@@ -40,10 +39,8 @@ class Backbone(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory) -> Path:
-    return generate_mini_vq(
-        tmp_path_factory.mktemp("vq"), n_train=5, n_val=3, clip_frames=(72, 80)
-    )
+def root(vq_root: Path) -> Path:
+    return vq_root
 
 
 @pytest.fixture(autouse=True)
