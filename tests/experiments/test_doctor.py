@@ -23,6 +23,8 @@ ANNOTATIONS = "ego4d_clip_annotations_v2.json"
 TEXT = "query_text.safetensors"
 SENTENCES = "format_unique_pretrain_data_v2.jsonl"
 SENTENCE_FEATURES = "narration_features.npz"
+LABEL = "boil_water_in_a_kettle"
+SEVEN = torch.tensor(7)
 
 
 @pytest.fixture
@@ -45,63 +47,71 @@ def feature_file(root: Path, subset: str = "train", number: int = 0) -> Path:
     return root / "features" / f"{clip(root, subset, number)}.pt"
 
 
-def edit(root: Path, change: Callable[[dict], None]) -> None:
+def edit(root: Path, **changes: object) -> str:
+    """Change the first training record; return its uid."""
     records = records_of(root)
-    change(records[clip(root)])
+    records[clip(root)].update(changes)
     (root / ANNOTATIONS).write_text(json.dumps(records))
+    return clip(root)
 
 
-def edit_features(root: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> str:
-    path = feature_file(root)
+def edit_windows(root: Path, *added: dict, **changes: object) -> str:
+    windows = records_of(root)[clip(root)]["annotations"]
+    windows[0].update(changes)
+    added = tuple({**windows[0], **one} for one in added)
+    return edit(root, annotations=[*windows, *added])
+
+
+def cut(path: Path, size: int) -> str:
+    """Cut bytes off the end of a file, or all of it."""
+    path.write_bytes(path.read_bytes()[:-size])
+    return path.stem if path.parent.name == "features" else path.name
+
+
+def edit_features(
+    root: Path, change: Callable[[torch.Tensor], torch.Tensor], subset: str = "train"
+) -> str:
+    path = feature_file(root, subset)
     torch.save(change(torch.load(path)).contiguous(), path)
     return path.stem
 
 
-def edit_text(root: Path, change: Callable[[dict], None]) -> None:
+def as_npy(path: Path) -> Path:
+    np.save(path.with_suffix(".npy"), torch.load(path).numpy())
+    return path.with_suffix(".npy")
+
+
+def edit_text(root: Path, change: Callable[[dict], None]) -> str:
     entries = load_file(root / TEXT)
     change(entries)
     save_file(entries, root / TEXT)
+    return LABEL
 
 
 def sentences_of(root: Path) -> list[dict]:
     return [json.loads(line) for line in (root / SENTENCES).read_text().splitlines()]
 
 
-def add_sentence(root: Path, line: str) -> None:
+def add_sentence(root: Path, name: str = "", **changes: object) -> str:
+    """Add the first sentence again with changes; return a name, else its number."""
+    number = len(sentences_of(root)) + 1
+    line = json.dumps({**sentences_of(root)[0], **changes})
     with (root / SENTENCES).open("a") as file:
-        file.write(line + "\n")
+        file.write(line + "\n" if changes else '{"video_id": "a", "query_id"\n')
+    return name or f"line {number}"
+
+
+def without(path: Path, *others: Path) -> str:
+    for each in (path, *others):
+        shutil.rmtree(each) if each.is_dir() else each.unlink()
+    return path.stem if path.parent.name == "features" else path.name
 
 
 # Each plants one fault and returns the name it must be found by.
 
 
-def truncated_annotations(root: Path) -> str:
-    path = root / ANNOTATIONS
-    path.write_bytes(path.read_bytes()[:-300])
-    return ANNOTATIONS
-
-
-def no_annotations(root: Path) -> str:
-    (root / ANNOTATIONS).unlink()
-    return ANNOTATIONS
-
-
-def window_is_nan(root: Path) -> str:
-    edit(root, lambda r: r["annotations"][0].update(segment=[1.0, float("nan")]))
-    return clip(root)
-
-
-def label_has_two_ids(root: Path) -> str:
-    def append(record: dict) -> None:
-        record["annotations"].append({**record["annotations"][0], "label_id": 99})
-
-    edit(root, append)
-    return clip(root)
-
-
 def key_occurs_twice(root: Path) -> str:
-    text = (root / ANNOTATIONS).read_text()
-    uid = clip(root)
+    text, uid = (root / ANNOTATIONS).read_text(), clip(root)
     second = text.replace(f'"{uid}": {{', f'"{uid}": {{"duration": 1.0, ', 1)
     (root / ANNOTATIONS).write_text(second)
     return uid
@@ -109,39 +119,9 @@ def key_occurs_twice(root: Path) -> str:
 
 def id_leaves_the_root(root: Path) -> str:
     records = records_of(root)
-    record = next(r for r in records.values() if r["subset"] == "train")
-    records["../secret"] = {**record, "clip_id": "../secret"}
+    records["../secret"] = {**records[clip(root)], "clip_id": "../secret"}
     (root / ANNOTATIONS).write_text(json.dumps(records))
     return "../secret"
-
-
-def number_is_text(root: Path) -> str:
-    edit(root, lambda record: record.update(duration="60"))
-    return clip(root)
-
-
-def no_features_of_a_clip(root: Path) -> str:
-    feature_file(root, "val").unlink()
-    return clip(root, "val")
-
-
-def no_feature_folder(root: Path) -> str:
-    shutil.rmtree(root / "features")
-    return "features"
-
-
-def truncated_npy(root: Path) -> str:
-    path = feature_file(root)
-    np.save(path.with_suffix(".npy"), torch.load(path).numpy())
-    path.unlink()
-    npy = path.with_suffix(".npy")
-    npy.write_bytes(npy.read_bytes()[: npy.stat().st_size // 2])
-    return path.stem
-
-
-def empty_pt(root: Path) -> str:
-    feature_file(root).write_bytes(b"")
-    return clip(root)
 
 
 class Malicious:
@@ -154,68 +134,14 @@ def malicious_pt(root: Path) -> str:
     return clip(root)
 
 
-def transposed_features(root: Path) -> str:
-    return edit_features(root, lambda features: features.T)
-
-
-def narrow_features(root: Path) -> str:
-    return edit_features(root, lambda features: features[:, :-1])
-
-
-def features_of_another_clip(root: Path) -> str:
-    return edit_features(root, lambda features: torch.cat([features, features[:6]]))
-
-
-def nan_in_features(root: Path) -> str:
-    return edit_features(
-        root, lambda f: f.clone().index_fill_(0, torch.tensor(7), torch.nan)
-    )
-
-
-def two_files_of_a_clip(root: Path) -> str:
-    path = feature_file(root)
-    np.save(path.with_suffix(".npy"), torch.load(path).numpy())
-    return path.stem
-
-
-def label_without_text(root: Path) -> str:
-    edit_text(root, lambda entries: entries.pop("boil_water_in_a_kettle"))
-    return "boil_water_in_a_kettle"
+def truncated_npy(root: Path) -> str:
+    npy = as_npy(feature_file(root))
+    feature_file(root).unlink()
+    return cut(npy, npy.stat().st_size // 2)
 
 
 def narrow_text(root: Path) -> str:
-    label = "boil_water_in_a_kettle"
-    edit_text(root, lambda e: e.update({label: e[label][:, :-1].contiguous()}))
-    return label
-
-
-def truncated_text(root: Path) -> str:
-    path = root / TEXT
-    path.write_bytes(path.read_bytes()[:-10])
-    return TEXT
-
-
-def damaged_sentence(root: Path) -> str:
-    number = len(sentences_of(root)) + 1
-    add_sentence(root, '{"video_id": "a", "query_id"')
-    return f"line {number}"
-
-
-def sentence_without_features(root: Path) -> str:
-    first = sentences_of(root)[0]
-    add_sentence(root, json.dumps({**first, "query_id": "unheard"}))
-    return "unheard"
-
-
-def no_sentence_features(root: Path) -> str:
-    (root / SENTENCE_FEATURES).unlink()
-    return SENTENCE_FEATURES
-
-
-def truncated_sentence_features(root: Path) -> str:
-    path = root / SENTENCE_FEATURES
-    path.write_bytes(path.read_bytes()[:-500])
-    return SENTENCE_FEATURES
+    return edit_text(root, lambda e: e.update({LABEL: e[LABEL][:, :-1].contiguous()}))
 
 
 def narrow_sentence_features(root: Path) -> str:
@@ -226,34 +152,86 @@ def narrow_sentence_features(root: Path) -> str:
     return name
 
 
-FAULTS: dict[Callable[[Path], str], tuple[str, str]] = {
-    truncated_annotations: ("annotations", "not valid JSON"),
-    no_annotations: ("annotations", "no annotation file"),
-    window_is_nan: ("annotations", "expected finite seconds"),
-    label_has_two_ids: ("annotations", "contradicts an earlier record"),
-    key_occurs_twice: ("annotations", "'duration' occurs twice"),
-    id_leaves_the_root: ("annotations", "the id has characters"),
-    number_is_text: ("annotations", "Expected `float`, got `str`"),
-    no_features_of_a_clip: ("features", "1 val clips have no features"),
-    no_feature_folder: ("features", "no features"),
-    truncated_npy: ("features", "damaged"),
-    empty_pt: ("features", "damaged"),
-    malicious_pt: ("features", "refused"),
-    transposed_features: ("features", "transposed"),
-    narrow_features: ("features", "expected 32 channels"),
-    features_of_another_clip: ("features", "steps"),
-    nan_in_features: ("features", "NaN"),
-    two_files_of_a_clip: ("features", "leave one"),
-    label_without_text: ("query text", "no text for"),
-    narrow_text: ("query text", "expected 48 channels but got 47"),
-    truncated_text: ("query text", "not a safetensors file"),
-    damaged_sentence: ("narrations", "truncated"),
-    sentence_without_features: ("narration features", "1 narrations have no features"),
-    no_sentence_features: ("narrations", "missing"),
-    truncated_sentence_features: ("narration features", "no npz archive"),
-    narrow_sentence_features: (
-        "narration features",
-        "expected 512 channels but got 511",
+Plant = Callable[[Path], str]
+FAULTS: dict[str, tuple[Plant, str, str]] = {
+    "truncated annotations": (
+        lambda root: cut(root / ANNOTATIONS, 300),
+        *("annotations", "not valid JSON"),
+    ),
+    "no annotations": (
+        lambda root: without(root / ANNOTATIONS) and root.name,
+        *("annotations", "no annotation file"),
+    ),
+    "window is NaN": (
+        lambda root: edit_windows(root, segment=[1.0, float("nan")]),
+        *("annotations", "expected finite seconds"),
+    ),
+    "label has two ids": (
+        lambda root: edit_windows(root, {"label_id": 99}),
+        *("annotations", "contradicts an earlier record"),
+    ),
+    "key occurs twice": (key_occurs_twice, "annotations", "'duration' occurs twice"),
+    "id leaves the root": (id_leaves_the_root, "annotations", "the id has characters"),
+    "number is text": (
+        lambda root: edit(root, duration="60"),
+        *("annotations", "Expected `float`, got `str`"),
+    ),
+    "no features of a clip": (
+        lambda root: without(feature_file(root, "val")),
+        *("features", "1 val clips have no features"),
+    ),
+    "no feature folder": (
+        lambda root: without(root / "features"),
+        *("features", "no features"),
+    ),
+    "truncated npy": (truncated_npy, "features", "damaged"),
+    "empty pt": (lambda root: cut(feature_file(root), 10**9), "features", "damaged"),
+    "malicious pt": (malicious_pt, "features", "refused"),
+    "transposed features": (
+        lambda root: edit_features(root, lambda f: f.T),
+        *("features", "transposed"),
+    ),
+    "narrow features": (
+        lambda root: edit_features(root, lambda f: f[:, :-1]),
+        *("features", "expected 32 channels"),
+    ),
+    "features of another clip": (
+        lambda root: edit_features(root, lambda f: torch.cat([f, f[:6]])),
+        *("features", "steps"),
+    ),
+    "NaN in features": (
+        lambda root: edit_features(root, lambda f: f.index_fill(0, SEVEN, torch.nan)),
+        *("features", "NaN"),
+    ),
+    "two files of a clip": (
+        lambda root: as_npy(feature_file(root)).stem,
+        *("features", "leave one"),
+    ),
+    "label without text": (
+        lambda root: edit_text(root, lambda entries: entries.pop(LABEL)),
+        *("query text", "no text for"),
+    ),
+    "narrow text": (narrow_text, "query text", "expected 48 channels but got 47"),
+    "truncated text": (
+        lambda root: cut(root / TEXT, 10),
+        *("query text", "not a safetensors file"),
+    ),
+    "damaged sentence": (add_sentence, "narrations", "truncated"),
+    "sentence without features": (
+        lambda root: add_sentence(root, "unheard", query_id="unheard"),
+        *("narration features", "1 narrations have no features"),
+    ),
+    "no sentence features": (
+        lambda root: without(root / SENTENCE_FEATURES),
+        *("narrations", "missing"),
+    ),
+    "truncated sentence features": (
+        lambda root: cut(root / SENTENCE_FEATURES, 500),
+        *("narration features", "no npz archive"),
+    ),
+    "narrow sentence features": (
+        narrow_sentence_features,
+        *("narration features", "expected 512 channels but got 511"),
     ),
 }
 
@@ -266,78 +244,54 @@ def leftover_file(root: Path) -> str:
     return "unknown-clip.pt"
 
 
-def no_features_of_a_test_clip(root: Path) -> str:
-    feature_file(root, "test").unlink()
-    return clip(root, "test")
-
-
 def no_features_of_a_labelled_test_clip(root: Path) -> str:
-    records = records_of(root)
-    uid = clip(root, "test")
+    records, uid = records_of(root), clip(root, "test")
     records[uid]["annotations"] = records[clip(root)]["annotations"]
     (root / ANNOTATIONS).write_text(json.dumps(records))
-    feature_file(root, "test").unlink()
-    return uid
+    return without(feature_file(root, "test"))
 
 
-def truncated_features_of_a_test_clip(root: Path) -> str:
-    path = feature_file(root, "test")
-    path.write_bytes(path.read_bytes()[:100])
-    return path.stem
-
-
-def nan_in_features_of_a_test_clip(root: Path) -> str:
-    path = feature_file(root, "test")
-    torch.save(torch.full_like(torch.load(path), torch.nan), path)
-    return path.stem
-
-
-def sentence_of_an_unknown_clip(root: Path) -> str:
-    add_sentence(
-        root, json.dumps({**sentences_of(root)[0], "video_id": "unknown-clip"})
-    )
-    return "unknown-clip"
-
-
-def sentence_outside_its_clip(root: Path) -> str:
-    first = sentences_of(root)[0]
-    add_sentence(root, json.dumps({**first, "timestamps": [[900, 901]]}))
-    return first["query_id"]
-
-
-def sentence_that_runs_backwards(root: Path) -> str:
-    first = sentences_of(root)[0]
-    add_sentence(root, json.dumps({**first, "timestamps": [[2, 1]]}))
-    return SENTENCES
-
-
-def no_query_text(root: Path) -> str:
-    (root / TEXT).unlink()
-    return TEXT
-
-
-def no_narrations(root: Path) -> str:
-    (root / SENTENCES).unlink()
-    (root / SENTENCE_FEATURES).unlink()
-    return SENTENCES
-
-
-NOTES: dict[Callable[[Path], str], tuple[str, str]] = {
-    leftover_file: ("features", "1 files belong to no clip"),
-    no_features_of_a_test_clip: ("features", "1 clips of no stream"),
-    no_features_of_a_labelled_test_clip: ("features", "1 clips of no stream"),
-    truncated_features_of_a_test_clip: ("features", "is damaged"),
-    nan_in_features_of_a_test_clip: ("features", "holds NaN"),
-    sentence_of_an_unknown_clip: ("narrations", "1 clips are not in the annotation"),
-    sentence_outside_its_clip: ("narrations", "1 windows lie outside their clip"),
-    sentence_that_runs_backwards: ("narrations", "1 windows: end before start"),
-    no_query_text: ("query text", "no query text"),
-    no_narrations: ("narrations", "no narrations"),
+NOTES: dict[str, tuple[Plant, str, str]] = {
+    "leftover file": (leftover_file, "features", "1 files belong to no clip"),
+    "no features of a test clip": (
+        lambda root: without(feature_file(root, "test")),
+        *("features", "1 clips of no stream"),
+    ),
+    "no features of a labelled test clip": (
+        no_features_of_a_labelled_test_clip,
+        *("features", "1 clips of no stream"),
+    ),
+    "truncated features of a test clip": (
+        lambda root: cut(feature_file(root, "test"), 100),
+        *("features", "is damaged"),
+    ),
+    "NaN in features of a test clip": (
+        lambda root: edit_features(root, lambda f: f.fill_(torch.nan), "test"),
+        *("features", "holds NaN"),
+    ),
+    "sentence of an unknown clip": (
+        lambda root: add_sentence(root, "unknown-clip", video_id="unknown-clip"),
+        *("narrations", "1 clips are not in the annotation"),
+    ),
+    "sentence outside its clip": (
+        lambda root: add_sentence(
+            root, sentences_of(root)[0]["query_id"], timestamps=[[900, 901]]
+        ),
+        *("narrations", "1 windows lie outside their clip"),
+    ),
+    "sentence that runs backwards": (
+        lambda root: add_sentence(root, SENTENCES, timestamps=[[2, 1]]),
+        *("narrations", "1 windows: end before start"),
+    ),
+    "no query text": (
+        lambda root: without(root / TEXT),
+        *("query text", "no query text"),
+    ),
+    "no narrations": (
+        lambda root: without(root / SENTENCES, root / SENTENCE_FEATURES),
+        *("narrations", "no narrations"),
+    ),
 }
-
-
-def named(plant: Callable) -> str:
-    return plant.__name__
 
 
 def test_nothing_is_reported_of_a_mq_root(mq_root, capsys):
@@ -348,10 +302,10 @@ def test_nothing_is_reported_of_a_mq_root(mq_root, capsys):
     assert printed.endswith("0 faults, 0 notes (contents read)\n")
 
 
-@pytest.mark.parametrize("plant", FAULTS, ids=named)
-def test_planted_fault_is_found_by_name_and_nothing_else(plant, root, capsys):
+@pytest.mark.parametrize("case", FAULTS)
+def test_planted_fault_is_found_by_name_and_nothing_else(case, root, capsys):
+    plant, part, problem = FAULTS[case]
     name = plant(root)
-    part, problem = FAULTS[plant]
     assert main(["doctor", str(root), "--json"]) == 1
     printed = json.loads(capsys.readouterr().out)
     (found,) = printed["findings"]
@@ -365,10 +319,10 @@ def test_planted_fault_is_found_by_name_and_nothing_else(plant, root, capsys):
     assert not printed["ok"]
 
 
-@pytest.mark.parametrize("plant", NOTES, ids=named)
-def test_harmless_oddity_is_a_note_and_no_fault(plant, root, capsys):
+@pytest.mark.parametrize("case", NOTES)
+def test_harmless_oddity_is_a_note_and_no_fault(case, root, capsys):
+    plant, part, problem = NOTES[case]
     name = plant(root)
-    part, problem = NOTES[plant]
     assert main(["doctor", str(root), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     (found,) = printed["findings"]
@@ -379,16 +333,9 @@ def test_harmless_oddity_is_a_note_and_no_fault(plant, root, capsys):
 
 
 def test_many_faults_are_found_in_one_go(root, capsys):
-    plants = [
-        window_is_nan,
-        id_leaves_the_root,
-        no_features_of_a_clip,
-        label_without_text,
-        sentence_without_features,
-        damaged_sentence,
-        leftover_file,
-    ]
-    names = {plant(root) for plant in plants}
+    cases = ["window is NaN", "id leaves the root", "no features of a clip"]
+    cases += ["label without text", "sentence without features", "damaged sentence"]
+    names = {FAULTS[case][0](root) for case in cases} | {leftover_file(root)}
     other = feature_file(root, "train", 3)
     other.write_bytes(b"")
     assert main(["doctor", str(root)]) == 1
@@ -437,9 +384,8 @@ def test_all_missing_features_are_listed_by_subset(root):
 
 
 def test_long_lists_of_sentences_are_cut_for_people_and_whole_in_json(root):
-    first = sentences_of(root)[0]
     for i in range(30):
-        add_sentence(root, json.dumps({**first, "query_id": f"unheard-{i}"}))
+        add_sentence(root, query_id=f"unheard-{i}")
     (found,) = examine(root).findings
     assert len(found.records) == 30
     assert found.line().count("unheard-") == 20
@@ -447,7 +393,7 @@ def test_long_lists_of_sentences_are_cut_for_people_and_whole_in_json(root):
 
 
 def test_contents_are_read_unless_told_otherwise_or_large(root, monkeypatch):
-    nan_in_features(root)
+    FAULTS["NaN in features"][0](root)
     assert examine(root, deep=False).findings == []
     assert examine(root).n_faults == 1
     monkeypatch.setattr("avalanche_vilco.core.diagnosis.DEEP_BYTES", 10)
@@ -467,11 +413,9 @@ def test_public_text_folder_is_examined(root, tmp_path):
     folder = tmp_path / "text"
     folder.mkdir()
     torch.save(entries, folder / "a.pt")
-    torch.save(
-        {**entries, "boil_water_in_a_kettle": torch.zeros(2, 48)}, folder / "b.pt"
-    )
+    torch.save({**entries, LABEL: torch.zeros(2, 48)}, folder / "b.pt")
     (found,) = examine(root, query_text=folder).findings
-    assert found.records == ("boil_water_in_a_kettle",)
+    assert found.records == (LABEL,)
     assert found.file.endswith("b.pt")
 
 
@@ -615,9 +559,7 @@ def test_reader_that_leaves_early_is_no_traceback(root):
 
 
 def test_sentences_of_unknown_clips_need_no_features(root):
-    first = sentences_of(root)[0]
-    stranger = {**first, "video_id": "unknown-clip", "query_id": "unheard"}
-    add_sentence(root, json.dumps(stranger))
+    add_sentence(root, video_id="unknown-clip", query_id="unheard")
     assert examine(root).n_faults == 0
 
 
@@ -661,91 +603,99 @@ def track_root(tmp_path) -> Path:
     return generate_mini_vq(tmp_path / "vq", n_train=2, n_val=1, n_test=1)
 
 
-def clips_in(root: Path, name: str) -> list[str]:
-    videos = json.loads((root / name).read_text())["videos"]
-    return [clip["clip_uid"] for video in videos for clip in video["clips"]]
-
-
-def edit_file(path: Path, change: Callable[[dict], object]) -> None:
+def edit_first(path: Path, change: Callable[[dict], object]) -> str:
+    """Change the first clip of an official file; return its uid."""
     content = json.loads(path.read_text())
-    change(content)
+    first = content["videos"][0]["clips"][0]
+    change(first)
     path.write_text(json.dumps(content))
+    return first["clip_uid"]
 
 
-def first_annotation(content: dict) -> dict:
-    return content["videos"][0]["clips"][0]["annotations"][0]
+def first_clip(root: Path, name: str) -> str:
+    return edit_first(root / name, lambda clip: None)
+
+
+def window_is_text(one: dict) -> None:
+    one["annotations"][0]["language_queries"][0]["clip_end_sec"] = "late"
 
 
 def question_without_features(root: Path) -> str:
-    uid = clips_in(root, "nlq_val.json")[0]
-    next((root / "features").glob(f"{uid}.*")).unlink()
-    return uid
-
-
-def question_window_is_text(root: Path) -> str:
-    def change(content: dict) -> None:
-        first_annotation(content)["language_queries"][0]["clip_end_sec"] = "late"
-
-    edit_file(root / "nlq_train.json", change)
-    return clips_in(root, "nlq_train.json")[0]
+    uid = first_clip(root, "nlq_val.json")
+    return without(next((root / "features").glob(f"{uid}.*")))
 
 
 def question_without_text(root: Path) -> str:
-    path = root / "nlq_query_text.safetensors"
-    entries = load_file(path)
-    train = json.loads((root / "nlq_train.json").read_text())
-    query_id = f"{first_annotation(train)['annotation_uid']}_0"
+    path, found = root / "nlq_query_text.safetensors", []
+    edit_first(root / "nlq_train.json", lambda one: found.extend(one["annotations"]))
+    entries, query_id = load_file(path), f"{found[0]['annotation_uid']}_0"
     entries.pop(query_id)
     save_file(entries, path)
     return query_id
 
 
-def no_train_questions(root: Path) -> str:
-    (root / "nlq_train.json").unlink()
-    return root.name
+def truncated_video(root: Path) -> str:
+    path = root / "clips" / f"{first_clip(root, 'vq_val.json')}.mp4"
+    cut(path, path.stat().st_size // 2)
+    return path.stem
 
 
 def track_without_video(root: Path) -> str:
-    uid = clips_in(root, "vq_train.json")[0]
-    (root / "clips" / f"{uid}.mp4").unlink()
-    return uid
+    uid = first_clip(root, "vq_train.json")
+    return without(root / "clips" / f"{uid}.mp4").removesuffix(".mp4")
 
 
-def truncated_video(root: Path) -> str:
-    uid = clips_in(root, "vq_val.json")[0]
-    path = root / "clips" / f"{uid}.mp4"
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    return uid
+def shared_parent(root: Path) -> str:
+    content = json.loads((root / "vq_val.json").read_text())
+    train = json.loads((root / "vq_train.json").read_text())
+    content["videos"][0]["video_uid"] = train["videos"][0]["video_uid"]
+    (root / "vq_val.json").write_text(json.dumps(content))
+    return "vq_val.json"
 
 
-def video_of_another_clip(root: Path) -> str:
-    def change(content: dict) -> None:
-        content["videos"][0]["clips"][0]["video_end_sec"] += 60.0
-
-    edit_file(root / "vq_val.json", change)
-    return clips_in(root, "vq_val.json")[0]
-
-
-def no_video_folder(root: Path) -> str:
-    shutil.rmtree(root / "clips")
-    return "clips"
-
-
-OTHERS: dict[Callable[[Path], str], tuple[str, str, str]] = {
-    question_without_features: ("question_root", "features", "1 val clips have no"),
-    question_window_is_text: ("question_root", "annotations", "got `str`"),
-    question_without_text: ("question_root", "query text", "1 questions have no text"),
-    no_train_questions: ("question_root", "annotations", "no train annotations"),
-    track_without_video: ("track_root", "videos", "1 train clips have no videos"),
-    truncated_video: ("track_root", "videos", ""),
-    video_of_another_clip: ("track_root", "videos", "the file lasts"),
-    no_video_folder: ("track_root", "videos", "no videos"),
+OTHERS: dict[str, tuple[Plant, str, str, str]] = {
+    "question without features": (
+        question_without_features,
+        *("question_root", "features", "1 val clips have no"),
+    ),
+    "window is text": (
+        lambda root: edit_first(root / "nlq_train.json", window_is_text),
+        *("question_root", "annotations", "got `str`"),
+    ),
+    "question without text": (
+        question_without_text,
+        *("question_root", "query text", "1 questions have no text"),
+    ),
+    "no train questions": (
+        lambda root: without(root / "nlq_train.json") and root.name,
+        *("question_root", "annotations", "no train annotations"),
+    ),
+    "track without video": (
+        track_without_video,
+        *("track_root", "videos", "1 train clips have no videos"),
+    ),
+    "truncated video": (truncated_video, "track_root", "videos", ""),
+    "video of another clip": (
+        lambda root: edit_first(
+            root / "vq_val.json",
+            lambda one: one.update(video_end_sec=one["video_end_sec"] + 60.0),
+        ),
+        *("track_root", "videos", "the file lasts"),
+    ),
+    "no videos": (
+        lambda root: without(root / "clips"),
+        *("track_root", "videos", "no videos"),
+    ),
+    "shared parent": (
+        shared_parent,
+        *("track_root", "annotations", "1 parent videos are in train as well"),
+    ),
 }
 
 
-@pytest.mark.parametrize("plant", OTHERS, ids=named)
-def test_planted_fault_of_another_benchmark_is_found_by_name(plant, request):
-    fixture, part, problem = OTHERS[plant]
+@pytest.mark.parametrize("case", OTHERS)
+def test_planted_fault_of_another_benchmark_is_found_by_name(case, request):
+    plant, fixture, part, problem = OTHERS[case]
     root = request.getfixturevalue(fixture)
     name = plant(root)
     found = [one for one in examine(root).findings if one.severity == "fault"]
@@ -782,21 +732,21 @@ def test_nothing_is_reported_of_sound_roots_alone_or_together(
 def test_flattened_questions_are_examined(question_root):
     for subset in ("train", "val"):
         source = question_root / f"nlq_{subset}.json"
-        lines = []
-        for video in json.loads(source.read_text())["videos"]:
-            for one in video["clips"]:
-                for part in one["annotations"]:
-                    for i, query in enumerate(part["language_queries"]):
-                        window = [query["clip_start_sec"], query["clip_end_sec"]]
-                        line = {
-                            "query_id": f"{part['annotation_uid']}_{i}",
-                            "duration": one["video_end_sec"] - one["video_start_sec"],
-                            "video_id": one["clip_uid"],
-                            "query": query["query"],
-                            "timestamps": [window],
-                        }
-                        lines.append(json.dumps(line))
-        source.with_name(f"ego4d_nlq_{subset}_v2.jsonl").write_text("\n".join(lines))
+        lines = [
+            {
+                "query_id": f"{part['annotation_uid']}_{i}",
+                "duration": one["video_end_sec"] - one["video_start_sec"],
+                "video_id": one["clip_uid"],
+                "query": query["query"],
+                "timestamps": [[query["clip_start_sec"], query["clip_end_sec"]]],
+            }
+            for video in json.loads(source.read_text())["videos"]
+            for one in video["clips"]
+            for part in one["annotations"]
+            for i, query in enumerate(part["language_queries"])
+        ]
+        flattened = source.with_name(f"ego4d_nlq_{subset}_v2.jsonl")
+        flattened.write_text("\n".join(map(json.dumps, lines)))
         source.unlink()
     (question_root / "nlq_test_unannotated.json").unlink(missing_ok=True)
     assert examine(question_root).n_faults == 0

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -427,6 +428,7 @@ FAULTS = [
     ("mq", (*C1, 0, "score"), NAN, "record 'c1', field '[0].segment, score': .* nan"),
     ("mq", (*C1, 0, "score"), "high", "field '[0].score': Expected `float`, got `str`"),
     ("mq", (*C1, 1, "score"), None, "field '[1]': Object missing .* `score`"),
+    ("mq", (*C1, 1, "score"), True, "field '[1].score': Expected `float`, got `bool`"),
     ("mq", (*C1, 1, "segment"), [0.0, math.inf], "'[1].segment, score': .* inf"),
     ("mq", (*C1, 1, "segment"), 3.0, "'[1].segment': Expected `array`, got `float`"),
     (
@@ -468,13 +470,7 @@ FAULTS = [
 
 def matches(message, pattern):
     """Every part of a pattern between ``.*`` occurs, in this order."""
-    place = 0
-    for part in pattern.split(" .* "):
-        place = message.find(part, place)
-        if place < 0:
-            return False
-        place += len(part)
-    return True
+    return re.search(".*".join(map(re.escape, pattern.split(" .* "))), message)
 
 
 @pytest.mark.parametrize("task, path, value, message", FAULTS)
