@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -72,27 +73,21 @@ def test_another_seed_gives_another_run(parts: Parts, benchmark: Any) -> None:
     assert first[1] != second[1]
 
 
-def test_forked_workers_change_nothing(parts: Parts, benchmark: Any) -> None:
-    with started_by("fork"):
-        forked = outcome(parts, benchmark, num_workers=2)
-    assert forked == outcome(parts, benchmark)
-
-
-def test_spawned_workers_change_nothing(parts: Parts, benchmark: Any) -> None:
-    short = {"experiences": 1, "epochs": 1}
-    with started_by("spawn"):
-        spawned = outcome(parts, benchmark, num_workers=1, **short)
-    assert spawned == outcome(parts, benchmark, **short)
-
-
-def test_persistent_workers_change_nothing_within_an_epoch(
-    parts: Parts, benchmark: Any
+@pytest.mark.parametrize(
+    ("method", "workers", "length"),
+    [
+        ("fork", {"num_workers": 2}, {}),
+        ("spawn", {"num_workers": 1}, {"experiences": 1, "epochs": 1}),
+        ("fork", {"num_workers": 2, "persistent_workers": True}, {"epochs": 1}),
+    ],
+    ids=["forked", "spawned", "persistent within an epoch"],
+)
+def test_workers_change_nothing(
+    method: str, workers: Any, length: Any, parts: Parts, benchmark: Any
 ) -> None:
-    with started_by("fork"):
-        kept = outcome(
-            parts, benchmark, epochs=1, num_workers=2, persistent_workers=True
-        )
-    assert kept == outcome(parts, benchmark, epochs=1)
+    with started_by(method):
+        with_workers = outcome(parts, benchmark, **workers, **length)
+    assert with_workers == outcome(parts, benchmark, **length)
 
 
 def test_persistent_workers_repeat_themselves_over_epochs(

@@ -64,12 +64,6 @@ def test_penalties_are_finite_and_hold_weights(parts: Parts, benchmark: Any) -> 
     assert any(not torch.equal(ends[0.0][key], ends[100.0][key]) for key in ends[0.0])
 
 
-def test_stock_fails_in_a_short_first_experience(parts: Parts, benchmark: Any) -> None:
-    strategy = Naive(**parts(plugins=[stock.RWalkPlugin(delta_t=10)]))
-    with pytest.raises(RuntimeError, match="Expected reduction dim"):
-        strategy.train(benchmark.train_stream[0])
-
-
 def test_stock_turns_weights_into_nan_where_no_head_grows(
     parts: Parts, benchmark: Any
 ) -> None:

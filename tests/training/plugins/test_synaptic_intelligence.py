@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from avalanche.training import plugins as stock
 from avalanche.training.supervised import Naive
 from torch import Tensor, nn
 
@@ -42,23 +41,11 @@ def test_a_larger_lambda_holds_weights_closer(parts: Parts, benchmark: Any) -> N
     assert drift[0] > 1.05 * drift[1] > 1.05**2 * drift[2]
 
 
-def test_stock_plugin_measures_no_importance_on_the_cpu(
-    parts: Parts, benchmark: Any
-) -> None:
-    theirs, ours = (
-        stock.SynapticIntelligencePlugin(1.0),
-        SynapticIntelligencePlugin(1.0),
-    )
-    for plugin in (theirs, ours):
-        learn(plugin, parts, benchmark)
-    assert not importances(theirs).any()
-    assert importances(ours).any()
-
-
 def test_importances_are_never_negative(parts: Parts, benchmark: Any) -> None:
     plugin = SynapticIntelligencePlugin(1.0)
     learn(plugin, parts, benchmark)
     assert importances(plugin).min() == 0
+    assert importances(plugin).any()
     trajectories = [t.data for t in plugin.syn_data["cum_trajectory"].values()]
     assert torch.cat(trajectories).max() > 0, "stock would have had negative ones"
 
