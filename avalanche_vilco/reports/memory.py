@@ -26,7 +26,7 @@ class MemoryFigures:
     method learns from them, float32 embeddings of their narrations. Of moments and
     language queries: float32 features of the clips, each counted once, and of the
     questions. Of visual queries: for each sample the pixels of one training window
-    (T x 3 x S x S) and of the crop (3 x S x S), uint8, or the float16 codes that a
+    (T x 3 x S x S) and of the crop (3 x S x S), uint8, or the float16 embeddings that a
     cached backbone made of them; videos and the windows of other epochs, which a
     method that draws a new one each time also reads, are not in it."""
     auxiliary_bytes: int

@@ -126,7 +126,7 @@ class BiCPlugin(ReplayPlugin):
         if strategy.model.n_queries <= n_old:
             raise ValueError(
                 "BiC corrects the logits of new queries against old ones, but the "
-                f"experience brings no channel beyond {n_old}: use "
+                f"experience brings no query beyond {n_old}: use "
                 "DenseDistillationPlugin"
             )
         super().before_training_exp(strategy, *args, **kwargs)

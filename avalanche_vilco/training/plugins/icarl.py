@@ -26,16 +26,16 @@ class ICaRLPlugin(ReplayPlugin):
 
     The paper (Rebuffi et al. 2017) classifies images with one label. Here:
 
-    - exemplars are clips, chosen by herding on clip codes with a quota for each query
-      (see ``HerdingBuffer``), and rehearsed as stock ReplayPlugin does;
+    - exemplars are clips, chosen by herding on clip embeddings with a quota for each
+      query (see ``HerdingBuffer``), and rehearsed as stock ReplayPlugin does;
     - the logits of old queries are held to the previous model's by sigmoid
       cross-entropy, as in the paper, at all points of all clips of a batch; both
       models see the same inputs;
     - with ``nearest_mean`` the heads say where a window is, and the nearest mean says
       of which query: the paper's rule says nothing of places. A query's mean is that
-      of the codes at the points that answer for its windows in exemplars. The score
-      of query k at a point is max_j sigmoid(logit_j), times the softmax over k of
-      cosine(code, mean_k) / ``mean_temperature``, over the queries that have
+      of the embeddings at the points that answer for its windows in exemplars. The
+      score of query k at a point is max_j sigmoid(logit_j), times the softmax over k
+      of cosine(embedding, mean_k) / ``mean_temperature``, over the queries that have
       exemplars; others keep their logits. Means are taken after each experience, so
       scores do not depend on what is evaluated together.
 
@@ -70,7 +70,7 @@ class ICaRLPlugin(ReplayPlugin):
         self.teacher: nn.Module | None = None
         """The model after the previous experience."""
         self.means: Tensor | None = None
-        """(K, D) mean code of each query, of unit length; zero without exemplars."""
+        """(K, D) mean embedding of each query, of unit length, or zero: no exemplar."""
 
     def kept(self) -> tuple[Any, ...]:
         """The teacher and the means; exemplars are in the storage policy."""
@@ -118,7 +118,7 @@ class ICaRLPlugin(ReplayPlugin):
 
 
 def query_means(strategy: Any, exemplars: Any) -> Tensor:
-    """Mean code of each query's points in exemplars.
+    """Mean embedding of each query's points in exemplars.
 
     :param strategy: has ``model``, ``device`` and ``eval_mb_size``.
     :param exemplars: dataset.
@@ -127,10 +127,12 @@ def query_means(strategy: Any, exemplars: Any) -> Tensor:
     total: Tensor | None = None
     with evaluating(strategy.model):
         for inputs, targets in batches_of(exemplars, strategy):
-            codes = strategy.model.point_embeddings(inputs)
-            grid = point_grid(codes.shape[-1], targets.valid.shape[1], codes.device)
+            embeddings = strategy.model.point_embeddings(inputs)
+            grid = point_grid(
+                embeddings.shape[-1], targets.valid.shape[1], embeddings.device
+            )
             wanted = assign_points(grid, targets, strategy.model.n_queries).classes
-            sums = torch.einsum("bkp,bdp->kd", wanted, F.normalize(codes.float()))
+            sums = torch.einsum("bkp,bdp->kd", wanted, F.normalize(embeddings.float()))
             total = sums if total is None else total + sums
     if total is None:
         raise ValueError("expected exemplars to take means of but got none")
@@ -138,12 +140,12 @@ def query_means(strategy: Any, exemplars: Any) -> Tensor:
 
 
 def nearest_mean_output(
-    output: Tensor, codes: Tensor, means: Tensor, *, temperature: float
+    output: Tensor, embeddings: Tensor, means: Tensor, *, temperature: float
 ) -> Tensor:
     """Replace logits by place from the heads and query from the nearest mean.
 
     :param output: (B, K' + 2, P) packed output.
-    :param codes: (B, D, P) what the logits were read off.
+    :param embeddings: (B, D, P) what the logits were read off.
     :param means: (K, D) of unit length, or zero: the query keeps its logits; K at
         most K'.
     :param temperature: of the softmax, above 0.
@@ -153,7 +155,7 @@ def nearest_mean_output(
     known = means.any(dim=1)
     known = F.pad(known, (0, logits.shape[1] - len(known)))[:, None]
     means = F.pad(means, (0, 0, 0, logits.shape[1] - len(means)))
-    cosines = torch.einsum("kd,bdp->bkp", means, F.normalize(codes.float()))
+    cosines = torch.einsum("kd,bdp->bkp", means, F.normalize(embeddings.float()))
     share = (cosines / temperature).masked_fill(~known, -torch.inf).softmax(dim=1)
     best = logits.masked_fill(~known, -torch.inf).amax(dim=1, keepdim=True)
     score = torch.where(known, best.sigmoid() * share, logits.sigmoid())

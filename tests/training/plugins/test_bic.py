@@ -236,7 +236,7 @@ def test_an_experience_without_a_new_query_is_refused(
 ) -> None:
     strategy = LocalizationBiC(**parts(), **SIZES)
     strategy.train(benchmark.train_stream[0])
-    with pytest.raises(ValueError, match="no channel beyond 3: use DenseDistillation"):
+    with pytest.raises(ValueError, match="no query beyond 3: use DenseDistillation"):
         strategy.train(benchmark.train_stream[0])
 
 

@@ -32,7 +32,7 @@ FOUR_POINTS = [[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.96, 0.28]]
 
 
 class Identity(nn.Module):
-    """A model whose clips are their own codes."""
+    """A model whose clips are their own embeddings."""
 
     def clip_embeddings(self, clips: Tensor) -> Tensor:
         return clips
@@ -41,9 +41,9 @@ class Identity(nn.Module):
 AGENT = SimpleNamespace(model=Identity(), device="cpu", eval_mb_size=3)
 
 
-def samples(codes: list[list[float]], channels: list[tuple[int, ...]]) -> Any:
+def samples(embeddings: list[list[float]], channels: list[tuple[int, ...]]) -> Any:
     return AvalancheDataset(
-        [TensorDataset(torch.tensor(codes))],
+        [TensorDataset(torch.tensor(embeddings))],
         data_attributes=[DataAttribute(channels, "class_indices")],
     )
 
@@ -79,7 +79,7 @@ def samples_at(positions: list[int]) -> list[list[float]]:
     return torch.tensor(FOUR_POINTS)[positions].tolist()
 
 
-def test_codes_are_compared_at_unit_length() -> None:
+def test_embeddings_are_compared_at_unit_length() -> None:
     longer = [[x * (1 + i) for x in point] for i, point in enumerate(FOUR_POINTS)]
     buffer = HerdingBuffer(4)
     buffer.update_from_dataset(samples(longer, [(0,)] * 4), AGENT)
@@ -233,8 +233,8 @@ def test_nearest_mean_of_two_queries_by_hand() -> None:
     logits = torch.tensor([[[0.0, -log(3)], [log(3), -5.0]]])
     offsets = torch.tensor([[[1.0, 2.0], [3.0, 4.0]]])
     output = torch.cat([logits, offsets], dim=1)
-    codes = torch.tensor([[[2.0, 0.6], [0.0, 0.8]]])
-    scored = nearest_mean_output(output, codes, torch.eye(2), temperature=0.5)
+    embeddings = torch.tensor([[[2.0, 0.6], [0.0, 0.8]]])
+    scored = nearest_mean_output(output, embeddings, torch.eye(2), temperature=0.5)
     share = torch.tensor([[2.0, 1.2], [0.0, 1.6]]).softmax(dim=0)
     expected = torch.tensor([0.75, 0.25]) * share
     assert torch.allclose(scored[0, :2].sigmoid(), expected)
@@ -243,10 +243,10 @@ def test_nearest_mean_of_two_queries_by_hand() -> None:
 
 def test_queries_without_a_mean_keep_their_logits() -> None:
     output = torch.randn(2, 4 + 2, 5)
-    codes = torch.randn(2, 3, 5)
+    embeddings = torch.randn(2, 3, 5)
     means = torch.nn.functional.normalize(torch.randn(3, 3), dim=1)
     means[1] = 0.0
-    scored = nearest_mean_output(output, codes, means, temperature=0.1)
+    scored = nearest_mean_output(output, embeddings, means, temperature=0.1)
     assert torch.equal(scored[:, [1, 3, 4, 5]], output[:, [1, 3, 4, 5]])
     assert not torch.isclose(scored[:, [0, 2]], output[:, [0, 2]]).any()
     total = scored[:, [0, 2]].sigmoid().sum(1)
