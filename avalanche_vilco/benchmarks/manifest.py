@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import chain
@@ -20,6 +20,7 @@ import msgspec
 
 from avalanche_vilco.benchmarks.items import Item
 from avalanche_vilco.benchmarks.protocols import STREAMS, Protocol
+from avalanche_vilco.benchmarks.sources import DataFiles
 from avalanche_vilco.benchmarks.split import (
     Division,
     Split,
@@ -30,7 +31,6 @@ from avalanche_vilco.benchmarks.split import (
 )
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import write_atomically
-from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.core.schema import convert, decode_json_object
 
 MANIFEST_FORMAT = "avalanche_vilco split"
@@ -316,11 +316,9 @@ def settle_split(
     rules: SplitRules,
     *,
     names: Mapping[int, str],
-    report: DataReport,
-    paths: Mapping[str, Path],
-    train_path: Path,
+    files: DataFiles,
     subsets: Mapping[str, str] | None = None,
-) -> Split:
+) -> tuple[Split, SplitManifest]:
     """The split that a manifest names, else the one that the user asks for, counted.
 
     :param items: all annotated items.
@@ -329,25 +327,27 @@ def settle_split(
     :param pinned: the manifest, if there is one.
     :param rules: of the benchmark.
     :param names: category id -> name of all categories.
-    :param report: has the annotation files' hashes, and gets the counts.
-    :param paths: annotation file -> place.
-    :param train_path: the file of training items.
+    :param files: where annotations lie; their report gets the counts.
     :param subsets: see :func:`follow_manifest`.
+    :return: the split, and its manifest.
     :raises DataError: the manifest is of other data, or an experience has nothing to
         train on.
     :raises ValueError: the division does not fit the categories.
     """
     if pinned is not None:
-        check_source_files(pinned, report.files, paths)
+        check_source_files(pinned, files.report.files, files.paths)
         split = follow_manifest(pinned, items, rules, names=names, subsets=subsets)
     else:
         protocol = rules.protocol(division.protocol)
         chosen = items if protocol.splits_before_dropping else present
         split = divide(chosen, sorted(names), division, rules)
     split = split.only(present)
-    count_split(present, split, rules, report)
-    check_training(split, rules, train_path)
-    return split
+    count_split(present, split, rules, files.report)
+    check_training(split, rules, files.train_path)
+    categories = {
+        label_id: Category(label_id, name) for label_id, name in names.items()
+    }
+    return split, make_manifest(split, categories, rules, files.report.files)
 
 
 def check_source_files(
@@ -429,11 +429,3 @@ def _compare_windows(split: Split, manifest: SplitManifest, file: Path | str) ->
             if count != wanted:
                 problem = f"expected {wanted} windows but the annotations give {count}"
                 raise DataError(file, problem, field=f"windows.{name}[{e}]")
-
-
-def categories_by_id(names: Mapping[int, str]) -> dict[Hashable, Category]:
-    """Categories of items whose categories are ids.
-
-    :param names: category id -> name.
-    """
-    return {label_id: Category(label_id, name) for label_id, name in names.items()}

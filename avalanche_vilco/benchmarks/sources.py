@@ -91,6 +91,19 @@ class DataRoot:
     is_embedded: bool
 
 
+@dataclass(frozen=True, kw_only=True)
+class DataFiles:
+    """What was read of a root, as a split needs it."""
+
+    root: DataRoot
+    paths: Mapping[str, Path]
+    """Annotation files by name."""
+    train_path: Path
+    """The file that training items are of."""
+    report: DataReport
+    """The annotation files' hashes, and counts."""
+
+
 def find_root(
     dataset_root: Path | str | None,
     annotations: Any,
@@ -160,8 +173,7 @@ def open_clip_features(
     items: Sequence[Item],
     clips: Mapping[str, MomentClip],
     sources: FeatureSources,
-    root: DataRoot,
-    report: DataReport,
+    files: DataFiles,
     units: Sequence[str],
 ) -> tuple[FeatureStore, list[Item]]:
     """The features of clips, and the items whose clips have them.
@@ -170,8 +182,7 @@ def open_clip_features(
     :param clips: clip id -> clip that may be read; cut from videos where the source
         has these.
     :param sources: where features are, and what becomes of items without.
-    :param root: the root.
-    :param report: where to count items that are left out.
+    :param files: the root, and the report that counts items that are left out.
     :param units: what their windows count as.
     :raises FileNotFoundError: neither features nor a root are given.
     :raises FeatureError: features are missing, damaged or of another length; lists
@@ -180,18 +191,18 @@ def open_clip_features(
     """
     source = sources.features
     if source is None:
-        if root.folder is None:
+        if files.root.folder is None:
             raise FileNotFoundError("pass features=FOLDER with one file a clip")
-        source = root.folder / FEATURE_FOLDER
+        source = files.root.folder / FEATURE_FOLDER
     is_cut = sources.features_of == "videos"
     cuts = _cuts(list(clips.values())) if is_cut else None
     store = open_features(source, cuts=cuts, grid=sources.grid)
-    if root.is_embedded:
+    if files.root.is_embedded:
         store = CachedFeatures(store, EMBEDDED_CACHE_BYTES)
     if sources.missing == "drop":
         missing = store.missing(dict.fromkeys(item.clip_id for item in items))
         reasons = dict.fromkeys(missing, "no feature file")
-        items = drop_clips(items, reasons, report, stage="features", units=units)
+        items = drop_clips(items, reasons, files.report, stage="features", units=units)
     read = [clips[clip_id] for clip_id in dict.fromkeys(i.clip_id for i in items)]
     expected = {c.clip_id: c.duration_sec * c.features_per_sec for c in read}
     store.preflight(expected, tolerance=sources.length_tolerance)
@@ -217,30 +228,26 @@ def _cuts(
 
 
 def open_narrations(
-    sources: FeatureSources,
-    root: DataRoot,
-    clips: Iterable[MomentClip],
-    report: DataReport,
+    sources: FeatureSources, files: DataFiles, clips: Iterable[MomentClip]
 ) -> ClipNarrations | None:
     """Sentences about clips, if any are wanted; those of other clips are counted.
 
     :param sources: whether, and of which store.
-    :param root: has the files.
+    :param files: the root, and the report that counts.
     :param clips: all annotated clips.
-    :param report: where to count.
     :raises FileNotFoundError: they are asked for without a root.
     """
     store = sources.narrations
     if store is False:
         return None
     if store is True:
-        if root.folder is None:
+        if files.root.folder is None:
             raise FileNotFoundError(
                 "narrations=True reads them from dataset_root: pass one, or pass "
                 "narrations=NarrationStore(...)"
             )
         durations = {clip.clip_id: clip.duration_sec for clip in clips}
-        sentences, features = narration_files(root.folder)
+        sentences, features = narration_files(files.root.folder)
         store = NarrationStore(sentences, features, durations_sec=durations)
-        report.include(store.report)
+        files.report.include(store.report)
     return ClipNarrations(store)

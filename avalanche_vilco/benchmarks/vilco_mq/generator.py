@@ -19,8 +19,6 @@ from avalanche_vilco.benchmarks.items import Item, drop_clips
 from avalanche_vilco.benchmarks.manifest import (
     ManifestSource,
     SplitManifest,
-    categories_by_id,
-    make_manifest,
     open_manifest,
     settle_split,
 )
@@ -139,26 +137,13 @@ def vilco_mq(
     read = files.annotations
     items = _streamed_items(read)
     clips = {item.clip_id: item.record for item in items}
-    units = MQ_RULES.units
-    store, present = open_clip_features(
-        items, clips, chosen, files.root, read.report, units
+    store, present = open_clip_features(items, clips, chosen, files, MQ_RULES.units)
+    _check_subsets(present, files.train_path)
+    split, settled = settle_split(
+        items, present, division, pinned, MQ_RULES, names=read.label_names, files=files
     )
-    _check_subsets(present, files.path)
-    split = settle_split(
-        items,
-        present,
-        division,
-        pinned,
-        MQ_RULES,
-        names=read.label_names,
-        report=read.report,
-        paths=files.paths,
-        train_path=files.path,
-    )
-    names = categories_by_id(read.label_names)
-    description = make_manifest(split, names, MQ_RULES, read.report.files)
     datasets = _datasets(split, store, files, chosen)
-    return _scenario(split, description, datasets, files, chosen, return_task_id)
+    return _scenario(split, settled, datasets, files, chosen, return_task_id)
 
 
 def unlabelled_mq(
@@ -183,12 +168,9 @@ def unlabelled_mq(
     clips = [clip for clip in read.clips if clip.subset == "test"]
     if not clips:
         hint = "Ego4D's own are in moments_test_unannotated.json"
-        raise DataError(files.path, "no clip of subset 'test'", hint=hint)
+        raise DataError(files.train_path, "no clip of subset 'test'", hint=hint)
     items, by_id = moment_items(clips), {clip.clip_id: clip for clip in clips}
-    units = MQ_RULES.units
-    store, present = open_clip_features(
-        items, by_id, chosen, files.root, read.report, units
-    )
+    store, present = open_clip_features(items, by_id, chosen, files, MQ_RULES.units)
     nothing = MomentClip("", "", "test", 0.0, 0.0)
     samples = [
         MomentSample(item.record, nothing.windows_sec, nothing.label_ids, asked=())
@@ -221,7 +203,7 @@ def _datasets(
 ) -> dict[str, MomentDataset]:
     read = files.annotations
     samples = moment_samples(split, clip_label_text=sources.clip_label_text)
-    narrations = open_narrations(sources, files.root, read.clips, read.report)
+    narrations = open_narrations(sources, files, read.clips)
     if sources.clip_label_text:
         stage = "query text of clip_label_text (uses ground truth at test: yes)"
         tally = read.report.stage(stage, "samples")

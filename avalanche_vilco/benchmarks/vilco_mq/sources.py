@@ -10,7 +10,12 @@ from typing import Annotated
 from msgspec import Meta
 
 from avalanche_vilco.benchmarks.protocols import Protocol
-from avalanche_vilco.benchmarks.sources import DataRoot, FeatureSources, find_root
+from avalanche_vilco.benchmarks.sources import (
+    DataFiles,
+    DataRoot,
+    FeatureSources,
+    find_root,
+)
 from avalanche_vilco.benchmarks.vilco_mq.annotations import (
     MomentAnnotations,
     read_moment_annotations,
@@ -44,21 +49,12 @@ class MQSources(FeatureSources):
     the public code, with the reference protocol only."""
 
 
-@dataclass(frozen=True)
-class MomentFiles:
+@dataclass(frozen=True, kw_only=True)
+class MomentFiles(DataFiles):
     """What was read of a data root."""
 
-    root: DataRoot
-    path: Path
-    """Processed annotation file, or folder of Ego4D's own."""
     annotations: MomentAnnotations
     query_text: Path | None
-
-    @property
-    def paths(self) -> dict[str, Path]:
-        """Annotation files by name."""
-        folder = self.path if self.path.is_dir() else self.path.parent
-        return {name: folder / name for name in self.annotations.report.files}
 
 
 def read_moment_files(
@@ -86,11 +82,15 @@ def read_moment_files(
     if text is None and root.folder is not None:
         stored = root.folder / QUERY_TEXT_FILE
         text = stored if stored.is_file() else None
+    read = _read_annotations(path, sources, protocol)
+    folder = path if path.is_dir() else path.parent
     return MomentFiles(
-        root,
-        path,
-        _read_annotations(path, sources, protocol),
-        None if text is None else Path(text).expanduser(),
+        root=root,
+        paths={name: folder / name for name in read.report.files},
+        train_path=path,
+        report=read.report,
+        annotations=read,
+        query_text=None if text is None else Path(text).expanduser(),
     )
 
 

@@ -21,8 +21,6 @@ from avalanche_vilco.benchmarks.manifest import (
     STREAM_SUBSETS,
     ManifestSource,
     SplitManifest,
-    categories_by_id,
-    make_manifest,
     open_manifest,
     settle_split,
 )
@@ -61,7 +59,6 @@ from avalanche_vilco.benchmarks.vilco_nlq.templates import NLQ_TEMPLATES, templa
 from avalanche_vilco.data.features import FeatureStore
 from avalanche_vilco.data.moments import MomentClip
 
-_NAMES = dict(enumerate(NLQ_TEMPLATES))
 _BOTH_FILES = "train and val files"
 
 
@@ -151,28 +148,20 @@ def vilco_nlq(
         read, chosen.untemplated, None if pinned is None else pinned.manifest
     )
     items = question_items(queries, read.clips)
-    clips, units = _feature_clips(files, chosen), NLQ_RULES.units
-    store, present = open_clip_features(
-        items, clips, chosen, files.root, read.report, units
-    )
-    split = settle_split(
+    clips = _feature_clips(files, chosen)
+    store, present = open_clip_features(items, clips, chosen, files, NLQ_RULES.units)
+    split, settled = settle_split(
         items,
         with_small_test_stream(present) if chosen.small_data else present,
         division,
         pinned,
         NLQ_RULES,
-        names=_NAMES,
-        report=read.report,
-        paths=files.paths,
-        train_path=files.train_path,
+        names=dict(enumerate(NLQ_TEMPLATES)),
+        files=files,
         subsets=dict.fromkeys(STREAM_SUBSETS, "val") if chosen.small_data else None,
     )
-    names = categories_by_id(_NAMES)
-    description = make_manifest(split, names, NLQ_RULES, read.report.files)
     datasets = _datasets(split, present, clips, store, files, chosen)
-    return _scenario(
-        split, description, datasets, files, chosen, templates, return_task_id
-    )
+    return _scenario(split, settled, datasets, files, chosen, templates, return_task_id)
 
 
 def unlabelled_nlq(
@@ -192,10 +181,8 @@ def unlabelled_nlq(
     chosen = checked_sources(NLQSources, sources)
     files = read_unlabelled_files(dataset_root, chosen)
     read, clips = files.annotations, _feature_clips(files, chosen)
-    items, units = question_items(read.queries, read.clips), NLQ_RULES.units
-    store, present = open_clip_features(
-        items, clips, chosen, files.root, read.report, units
-    )
+    items = question_items(read.queries, read.clips)
+    store, present = open_clip_features(items, clips, chosen, files, NLQ_RULES.units)
     queries = [item.record for item in present]
     tokens = open_query_tokens(queries, files.query_text, text_model=chosen.text_model)
     samples = [query_sample(query, clips[query.clip_id], -1) for query in queries]
@@ -226,8 +213,7 @@ def _datasets(
 ) -> dict[str, QueryDataset]:
     queries = [item.record for item in present]
     tokens = open_query_tokens(queries, files.query_text, text_model=sources.text_model)
-    read = files.annotations
-    narrations = open_narrations(sources, files.root, clips.values(), read.report)
+    narrations = open_narrations(sources, files, clips.values())
     index = {template: i for i, template in enumerate(chain(*split.groups))}
     return {
         name: QueryDataset(

@@ -13,6 +13,7 @@ from avalanche_vilco.benchmarks.items import check_disjoint_parents
 from avalanche_vilco.benchmarks.protocols import Protocol
 from avalanche_vilco.benchmarks.sources import (
     AnnotationSource,
+    DataFiles,
     DataRoot,
     FeatureSources,
     annotation_files,
@@ -64,25 +65,13 @@ class NLQSources(FeatureSources):
     the cache."""
 
 
-@dataclass(frozen=True)
-class QuestionFiles:
+@dataclass(frozen=True, kw_only=True)
+class QuestionFiles(DataFiles):
     """What was read of a data root."""
 
-    root: DataRoot
     annotations: LanguageAnnotations
     query_text: TextSource | None
     text_name: str
-
-    @property
-    def paths(self) -> dict[str, Path]:
-        """Annotation files by name."""
-        return {path.name: path for path in self.annotations.files.values()}
-
-    @property
-    def train_path(self) -> Path:
-        """The file that training questions are of."""
-        files = self.annotations.files
-        return files.get("train", files["val"])
 
 
 def read_question_files(
@@ -155,7 +144,16 @@ def _with_text(
     if text is None and sources.text_model is None and root.folder is not None:
         stored = root.folder / NLQ_TEXT_FILE
         text = stored if stored.is_file() else None
-    return QuestionFiles(root, read, text, _text_name(text, sources.text_model))
+    paths = list(read.files.values())
+    return QuestionFiles(
+        root=root,
+        paths={path.name: path for path in paths},
+        train_path=read.files.get("train", paths[0]),
+        report=read.report,
+        annotations=read,
+        query_text=text,
+        text_name=_text_name(text, sources.text_model),
+    )
 
 
 def _text_name(source: TextSource | None, text_model: Path | str | None) -> str:
