@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from avalanche_vilco.models.blocks import (
-    ConvNormReLU,
     ConvSelfAttention,
     CrossAttention,
     CrossModalBlock,
@@ -146,13 +145,6 @@ def test_self_attention_reaches_across_the_clip() -> None:
     valid = torch.ones(1, 32) > 0
     attention(x, valid, valid)[0, 0].sum().backward()
     assert x.grad is not None and x.grad[0, -1].any()
-
-
-def test_conv_norm_relu_is_never_negative() -> None:
-    block = ConvNormReLU(4, 6)
-    x = block(torch.randn(2, 8, 4), _mask(8, 3, n_steps=8))
-    assert x.shape == (2, 8, 6)
-    assert x.min() == 0 < x.max()
 
 
 def test_position_code_is_the_sinusoid_of_the_step() -> None:

@@ -193,13 +193,6 @@ def test_targets_decode_back_to_their_window(levels, moment_targets) -> None:
         assert (step + right - end).abs().max() < 1e-4
 
 
-def test_shortest_window_wins_a_point(moment_targets) -> None:
-    targets = moment_targets([32], [[(2, 10, 0), (5, 8, 1)]])
-    wanted = assign_points(_grid(targets, 1), targets, 4)
-    assert wanted.classes[0, :, 6].tolist() == [0, 1, 0, 0]
-    assert wanted.offsets[0, :, 6].tolist() == [1, 2]
-
-
 def test_windows_of_equal_length_share_a_point(moment_targets) -> None:
     targets = moment_targets([32], [[(4, 9, 0), (4.0005, 9, 1), (4, 9.2, 3)]])
     wanted = assign_points(_grid(targets, 1), targets, 4)

@@ -89,14 +89,6 @@ def test_a_clip_in_a_batch_is_the_clip_alone(
         )
 
 
-def test_another_clip_of_the_batch_does_not_matter(localizer, clip_batch):
-    model = localizer()
-    before = model(clip_batch([40, 64, 7], seeds=[0, 1, 2]))
-    after = model(clip_batch([40, 64, 7], seeds=[0, 9, 2]))
-    torch.testing.assert_close(before[[0, 2]], after[[0, 2]], atol=1e-6, rtol=0)
-    assert not torch.allclose(before[1], after[1], atol=1e-2)
-
-
 def test_what_lies_beyond_a_clips_end_does_not_matter(localizer, clip_batch):
     model, clips = localizer(), clip_batch([1, 40, 64])
     garbage = 1e3 * torch.randn_like(clips.features)
@@ -174,17 +166,13 @@ def test_clip_embeddings_are_means_over_the_clip_and_pass_the_hook_point(
 # Text
 
 
-def test_replacing_all_text_changes_the_logits_of_every_clip(localizer, clip_batch):
+def test_text_reaches_the_logits_and_windows_of_every_clip(localizer, clip_batch):
     model, clips = localizer(), clip_batch([1, 40, 64])
     other = _with_tokens(model, torch.randn_like(model.query_tokens))
-    change = (query_logits(model(clips)) - query_logits(other(clips))).abs()
+    before, after = model(clips), other(clips)
+    change = (query_logits(before) - query_logits(after)).abs()
     assert (change.amax(dim=(1, 2)) > 1e-3).all()
-
-
-def test_text_reaches_the_windows_too(localizer, clip_batch):
-    model, clips = localizer(), clip_batch([40])
-    other = _with_tokens(model, torch.randn_like(model.query_tokens))
-    assert not torch.equal(window_offsets(model(clips)), window_offsets(other(clips)))
+    assert not torch.equal(window_offsets(before), window_offsets(after))
 
 
 def test_swapped_texts_swap_what_tells_two_queries_apart(
@@ -206,16 +194,6 @@ def test_swapped_texts_swap_what_tells_two_queries_apart(
     torch.testing.assert_close(other, logits.flip(1), atol=1e-5, rtol=0)
 
 
-def test_swapping_two_texts_changes_their_logits_differently(localizer, clip_batch):
-    model, clips = localizer(), clip_batch([40, 64])
-    tokens, known = model.query_tokens[[1, 0, 2, 3]], model.known_tokens[[1, 0, 2, 3]]
-    swapped = deepcopy(model)
-    swapped.query_tokens, swapped.known_tokens = tokens, known
-    change = query_logits(swapped(clips)) - query_logits(model(clips))
-    assert (change[:, 0] - change[:, 1]).abs().max() > 1e-2
-    assert (change[:, 0] - change[:, 1]).abs().max() > 10 * change[:, 2:].abs().max()
-
-
 def test_a_new_query_leaves_the_codes_of_the_others(localizer, text_query):
     model = localizer(3)
     known = model.known_tokens.clone()
@@ -227,16 +205,6 @@ def test_a_new_query_leaves_the_codes_of_the_others(localizer, text_query):
     new = after[0, :-1].unflatten(0, model.known_tokens.shape)[:rows, :length][known]
     # The sums of attention are longer by masked terms: equal but for the rounding.
     torch.testing.assert_close(new, old, atol=2e-6, rtol=0)
-
-
-def test_a_query_leaves_the_texts_of_the_others_as_they_are(localizer, text_query):
-    model = localizer(3)
-    before = model.query_tokens.clone(), model.known_tokens.clone()
-    model.learn_queries([text_query(0, 4, seed=77), text_query(5, 9)])
-    rows, length = before[1].shape
-    assert torch.equal(model.query_tokens[:rows, :length], before[0])
-    assert torch.equal(model.known_tokens[:rows, :length], before[1])
-    assert not model.known_tokens[:rows, length:].any()
 
 
 def test_unlearnt_channels_do_not_disturb_the_others(localizer, text_query, clip_batch):
@@ -277,16 +245,6 @@ def test_old_head_rows_are_bit_equal_after_growth(localizer, text_query):
     assert not head.weight[2:].any()
     assert torch.allclose(head.bias[2:].sigmoid(), torch.tensor(PRIOR_PROBABILITY))
     assert all(p is rest[n] for n, p in model.named_parameters() if n in rest)
-
-
-def test_old_logits_of_the_head_are_bit_equal_after_growth():
-    head = GrowingHead(16)
-    head.grow(2)
-    torch.nn.init.normal_(head.weight)
-    x, valid = torch.randn(2, 20, 16), torch.ones(2, 20) > 0
-    before = head(x, valid)
-    head.grow(5)
-    assert torch.equal(head(x, valid)[..., :2], before)
 
 
 def test_growing_draws_no_random_number(localizer, text_query):
@@ -482,16 +440,6 @@ def test_only_texts_that_a_clip_is_shown_matter_to_it(channel, localizer, clip_b
     torch.testing.assert_close(
         before[1 - sees, others], after[1 - sees, others], atol=1e-6, rtol=0
     )
-
-
-def test_a_clip_that_shows_other_texts_leaves_its_neighbours_alone(
-    localizer, clip_batch
-):
-    model, clips = localizer(), clip_batch([20, 33, 64])
-    one = model(_showing(clips, [0], [1, 2], [3], n_queries=4))
-    other = model(_showing(clips, [0], [0, 3], [3], n_queries=4))
-    torch.testing.assert_close(one[[0, 2]], other[[0, 2]], atol=1e-6, rtol=0)
-    assert not torch.allclose(one[1], other[1], atol=1e-4)
 
 
 def test_a_clip_may_show_no_text_at_all(localizer, clip_batch):

@@ -33,17 +33,14 @@ def pictures(n: int = 2, height: int = 32, width: int = 32) -> Tensor:
 # What is frozen
 
 
-def test_no_optimizer_sees_the_weights() -> None:
+def test_no_optimizer_and_no_gradient_sees_the_weights() -> None:
     model = nn.ModuleDict({"backbone": tiny(), "head": nn.Linear(2, 2)})
     assert [name for name, _ in model.named_parameters()] == [
         "head.weight",
         "head.bias",
     ]
     assert "backbone.vit.blocks.0.attn.qkv.weight" in model.state_dict()
-
-
-def test_codes_carry_no_gradient() -> None:
-    assert not tiny()(pictures()).requires_grad
+    assert not model["backbone"](pictures()).requires_grad
 
 
 def test_training_mode_does_not_reach_the_encoder() -> None:
@@ -68,10 +65,6 @@ def test_drawing_weights_leaves_the_generator_as_it_was(
     assert torch.equal(torch.random.get_rng_state(), before)
     torch.rand(3)
     torch.testing.assert_close(build().state_dict(), one.state_dict(), atol=0, rtol=0)
-
-
-def test_another_seed_gives_other_codes() -> None:
-    assert not torch.allclose(tiny()(pictures()), tiny(seed=1)(pictures()), atol=1e-3)
 
 
 def test_encoder_survives_pickling() -> None:
@@ -192,9 +185,14 @@ def text(state: dict[str, Tensor], file: Path) -> None:
     file.write_text("<html>404: not found</html>")
 
 
+def no_state_dict(state: dict[str, Tensor], file: Path) -> None:
+    torch.save([1, 2], file)
+
+
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 @pytest.mark.parametrize(
-    "damage", [truncated, reshaped, incomplete, of_something_else, empty, text]
+    "damage",
+    [truncated, reshaped, incomplete, of_something_else, empty, text, no_state_dict],
 )
 def test_file_that_does_not_hold_the_weights_is_named(
     damage: Callable[[dict[str, Tensor], Path], None],
@@ -204,24 +202,9 @@ def test_file_that_does_not_hold_the_weights_is_named(
 ) -> None:
     file = tmp_path / f"weights{suffix}"
     damage(published, file)
-    with pytest.raises(ValueError, match=rf"weights\{suffix}: expected timm's weights"):
-        dinov2(file)
-
-
-def test_saved_thing_that_is_no_state_dict_is_named(
-    tmp_path: Path, published: dict[str, Tensor]
-) -> None:
-    file = saved([1, 2], tmp_path / "list.pth")
-    with pytest.raises(ValueError, match=r"list\.pth: expected"):
-        dinov2(file)
-
-
-def test_error_says_which_weight_does_not_fit(
-    tmp_path: Path, published: dict[str, Tensor]
-) -> None:
-    file = tmp_path / "weights.pth"
-    reshaped(published, file)
-    with pytest.raises(ValueError, match=r"blocks\.0\.mlp\.fc1\.weight"):
+    which = r".*blocks\.0\.mlp\.fc1\.weight" if damage is reshaped else ""
+    wanted = rf"(?s)weights\{suffix}: expected timm's weights{which}"
+    with pytest.raises(ValueError, match=wanted):
         dinov2(file)
 
 

@@ -173,19 +173,12 @@ def test_answer_depends_on_the_window_and_its_crop_alone(model):
     torch.testing.assert_close(alone, model(batch), atol=1e-5, rtol=1e-4)
 
 
-def test_another_crop_changes_the_answer(model):
+def test_another_crop_changes_the_answer_of_its_own_window_alone(model):
     batch = window([7, 7])
     before = model(batch)
-    batch.crop = batch.crop.flip(0)
-    assert (model(batch) - before).abs().amax(dim=(1, 2)).min() > 1e-3
-
-
-def test_only_a_crops_own_window_is_asked_about_it(model):
-    batch = window([7, 7])
-    before = model(batch)
-    batch.crop[1] = batch.crop[1].flip(-1)
+    batch.crop[1] = batch.crop[0]
     gap = (model(batch) - before).abs().amax(dim=(1, 2))
-    assert gap[0] < 1e-5 and gap[1] > 1e-4
+    assert gap[0] < 1e-5 and gap[1] > 1e-3
 
 
 def test_prompts_change_the_answer():
@@ -389,13 +382,16 @@ class Samples:
         return {"crop": self.crops[index]}, {}
 
 
-@pytest.mark.parametrize("n_samples", [3, MAX_SPREAD_CROPS + 40])
+@pytest.mark.parametrize("n_samples", [0, 3, MAX_SPREAD_CROPS + 40])
 def test_crops_all_over_an_experience_tell_where_keys_start(n_samples):
     model = tiny()
     crops = window([1] * 3).crop.repeat(n_samples // 3 + 1, 1, 1, 1)[:n_samples]
     data = Samples(crops)
     found = model.query_embeddings(SimpleNamespace(dataset=data))
     assert len(data.asked) == len(found) == min(n_samples, MAX_SPREAD_CROPS)
+    assert found.shape[1] == model.text_dim
+    if not n_samples:
+        return
     assert (data.asked[0], data.asked[-1]) == (0, n_samples - 1)
     codes = model.backbone(crops[data.asked]).mean(dim=(2, 3))
     torch.testing.assert_close(found, codes)
@@ -410,9 +406,3 @@ def test_codes_of_crops_tell_the_same_keys():
         atol=1e-3,
         rtol=0,
     )
-
-
-def test_experience_without_samples_tells_no_keys():
-    model = tiny()
-    empty = SimpleNamespace(dataset=Samples(torch.zeros(0, 3, SIDE, SIDE)))
-    assert model.query_embeddings(empty).shape == (0, model.text_dim)
