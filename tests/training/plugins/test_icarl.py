@@ -43,7 +43,7 @@ AGENT = SimpleNamespace(model=Identity(), device="cpu", eval_mb_size=3)
 
 def samples(embeddings: list[list[float]], channels: list[tuple[int, ...]]) -> Any:
     return AvalancheDataset(
-        [TensorDataset(torch.tensor(embeddings))],
+        [TensorDataset(torch.tensor(embeddings), torch.zeros(len(embeddings)))],
         data_attributes=[DataAttribute(channels, "class_indices")],
     )
 
