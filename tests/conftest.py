@@ -46,10 +46,10 @@ class NoiseFeatures:
         return clip_id
 
 
-@pytest.fixture
-def noise_features() -> NoiseFeatures:
-    """Features of real annotations, whose own are not there."""
-    return NoiseFeatures()
+@pytest.fixture(scope="session")
+def noise_features() -> type[NoiseFeatures]:
+    """A store of every clip, of the length that is asked for; call it."""
+    return NoiseFeatures
 
 
 @pytest.fixture(scope="session", autouse=True)

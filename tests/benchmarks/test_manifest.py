@@ -129,59 +129,6 @@ def test_clips_without_features_can_be_dropped_from_a_manifest(
     assert list(benchmark.train_stream[0].dataset.clip_ids) == wanted
 
 
-def test_official_files_are_all_in_the_manifest(mq_root, tmp_path):
-    from_processed = json.loads((mq_root / FILE).read_text())
-    shutil.copytree(mq_root / "features", tmp_path / "features")
-    for subset, name in (("train", "moments_train"), ("val", "moments_val")):
-        videos = [
-            {
-                "video_uid": r["video_id"],
-                "split": subset,
-                "clips": [
-                    {
-                        "clip_uid": uid,
-                        "video_start_sec": r["parent_start_sec"],
-                        "video_end_sec": r["parent_end_sec"],
-                        "annotations": [
-                            {
-                                "labels": [
-                                    {
-                                        "label": w["label"],
-                                        "primary": True,
-                                        "start_time": w["segment"][0],
-                                        "end_time": w["segment"][1],
-                                    }
-                                    for w in r["annotations"]
-                                ]
-                            }
-                        ],
-                    }
-                ],
-            }
-            for uid, r in from_processed.items()
-            if r["subset"] == subset
-        ]
-        text = json.dumps({"version": "v2", "videos": videos})
-        (tmp_path / f"{name}.json").write_text(text)
-    sources = {"categories": mq_root / FILE, "features_per_sec": 30 / 64}
-    made = vilco_mq(tmp_path, sources=sources)
-    assert made.info["category_ids"] == FILE
-    assert set(made.manifest()["files"]) == {
-        "moments_train.json",
-        "moments_val.json",
-        FILE,
-    }
-    ours = {s.clip.clip_id for s in made.datasets["test"].samples}
-    theirs = {s.clip.clip_id for s in vilco_mq(mq_root).datasets["test"].samples}
-    assert ours == theirs
-    again = vilco_mq(tmp_path, manifest=made.manifest(), sources=sources)
-    assert content(again) == content(made)
-    alphabetical = vilco_mq(tmp_path, sources={"features_per_sec": 30 / 64})
-    assert alphabetical.info["category_ids"] == "alphabetical"
-    with pytest.raises(ValueError, match="needs the public category ids"):
-        vilco_mq(tmp_path, protocol="reference", sources={"features_per_sec": 30 / 64})
-
-
 def test_arguments_for_official_files_are_refused_with_a_processed_one(mq_root):
     with pytest.raises(ValueError, match="states features_per_sec itself"):
         vilco_mq(mq_root, sources={"features_per_sec": 1.0})

@@ -51,18 +51,6 @@ def public_clips(shared_dir: Path) -> list[list[tuple[int, ...]]]:
     ]
 
 
-class NoFeatures:
-    """A store for splits alone."""
-
-    width = 4
-
-    def missing(self, clip_ids: Any) -> list[str]:
-        return []
-
-    def preflight(self, expected_steps: Any, *, tolerance: float = 0) -> None:
-        pass
-
-
 def public_memory(
     experiences: list[list[tuple[int, ...]]], seed: int
 ) -> list[tuple[int, int]]:
@@ -89,10 +77,13 @@ def test_unique_clips_are_those_of_the_public_code_up_to_the_draw(
         assert abs(ours - public) <= 4 * 2**0.5 * spread
 
 
-def test_reference_stream_gives_the_public_memory(shared_dir: Path) -> None:
+def test_reference_stream_gives_the_public_memory(
+    shared_dir: Path, noise_features: Any
+) -> None:
     file = shared_dir / "data" / "ego4d_mq" / "ego4d_clip_annotations_v2.json"
     benchmark = vilco_mq(
-        protocol="reference", sources={"annotations": file, "features": NoFeatures()}
+        protocol="reference",
+        sources={"annotations": file, "features": noise_features()},
     )
     buffer, entries = ClassSlotBuffer(1010), []
     for number, experience in enumerate(benchmark.train_stream):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from avalanche_vilco import vilco_mq
 from avalanche_vilco.benchmarks.vilco_mq.annotations import (
     SUBSETS,
     MomentAnnotations,
@@ -432,3 +433,31 @@ def test_raw_windows_keep_what_lies_behind_the_end(tmp_path):
     clipped = read_official_moments(tmp_path).clips[1]
     assert raw.windows_sec.tolist() == [[90, 130], [101, 102], [0, 3]]
     assert clipped.windows_sec.tolist() == [[90, clipped.duration_sec], [0, 3]]
+
+
+# Streams
+
+
+def test_streams_of_official_files_and_their_manifest(tmp_path, mq_root):
+    write(tmp_path, official_form(json.loads((mq_root / PROCESSED).read_text())))
+    (tmp_path / "features").symlink_to(mq_root / "features")
+    sources = {"categories": mq_root / PROCESSED, "features_per_sec": 30 / 64}
+    made = vilco_mq(tmp_path, sources=sources)
+    assert made.info["category_ids"] == PROCESSED
+    files = {"moments_train.json", "moments_val.json", PROCESSED}
+    assert files <= set(made.manifest()["files"])
+    again = vilco_mq(tmp_path, manifest=made.manifest(), sources=sources)
+    for one, other in ((made, vilco_mq(mq_root)), (again, made)):
+        held = [
+            [
+                (s.clip.clip_id, s.windows_sec.tolist())
+                for s in scenario.datasets["test"].samples
+            ]
+            for scenario in (one, other)
+        ]
+        assert held[0] == held[1]
+    alphabetical = {"features_per_sec": 30 / 64}
+    scenario = vilco_mq(tmp_path, sources=alphabetical)
+    assert scenario.info["category_ids"] == "alphabetical"
+    with pytest.raises(ValueError, match="needs the public category ids"):
+        vilco_mq(tmp_path, protocol="reference", sources=alphabetical)

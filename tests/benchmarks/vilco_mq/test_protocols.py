@@ -4,7 +4,6 @@ import json
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -54,42 +53,24 @@ def clip(
     return MomentClip(uid, f"video-{uid}", subset, duration, 1.875, times, labels)
 
 
-class NoFeatures:
-    """A store that has every clip and reads nothing."""
-
-    width = 4
-
-    def missing(self, clip_ids: Iterable[str]) -> list[str]:
-        return []
-
-    def preflight(self, expected_steps: Mapping[str, float], **_: Any) -> None:
-        self.expected = dict(expected_steps)
-
-    def read(self, clip_id: str, start: int = 0, stop: int | None = None) -> Any:
-        return torch.zeros(round(self.expected[clip_id]), self.width)
-
-    def time_scale(self, clip_id: str) -> float:
-        return 1.0
-
-
 @pytest.fixture(scope="module")
 def real_file(shared_dir) -> Path:
     return shared_dir / "data" / "ego4d_mq" / FILE
 
 
 @pytest.fixture(scope="module")
-def real_reference(real_file):
+def real_reference(real_file, noise_features):
     return vilco_mq(
         protocol="reference",
-        sources={"annotations": real_file, "features": NoFeatures()},
+        sources={"annotations": real_file, "features": noise_features()},
     )
 
 
 @pytest.fixture(scope="module")
-def real_shared(real_file):
+def real_shared(real_file, noise_features):
     return vilco_mq(
         protocol="shared_clips",
-        sources={"annotations": real_file, "features": NoFeatures()},
+        sources={"annotations": real_file, "features": noise_features()},
     )
 
 
@@ -435,16 +416,16 @@ def test_counts_are_those_of_the_streams(real_reference, real_file):
 # Cost
 
 
-def test_building_on_the_real_file_is_quick(real_file):
+def test_building_on_the_real_file_is_quick(real_file, noise_features):
     start = time.process_time()
-    vilco_mq(sources={"annotations": real_file, "features": NoFeatures()})
+    vilco_mq(sources={"annotations": real_file, "features": noise_features()})
     assert time.process_time() - start < 3
 
 
-def test_building_on_the_real_file_is_lean(real_file):
+def test_building_on_the_real_file_is_lean(real_file, noise_features):
     tracemalloc.start()
     try:
-        vilco_mq(sources={"annotations": real_file, "features": NoFeatures()})
+        vilco_mq(sources={"annotations": real_file, "features": noise_features()})
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -418,7 +418,11 @@ def test_real_val_makes_a_small_data_stream(shared_dir, noise_features):
     folder = shared_dir / "data" / "ego4d_nlq"
     small = vilco_nlq(
         valid_share=0.0,
-        sources={"annotations": folder, "features": noise_features, "small_data": True},
+        sources={
+            "annotations": folder,
+            "features": noise_features(),
+            "small_data": True,
+        },
     )
     assert small.info["data_mode"] == "val file split by video"
     assert small.n_experiences == 13
@@ -439,7 +443,7 @@ def test_real_train_and_val_make_streams_with_predicted_templates(
     shared_dir, noise_features
 ):
     folder = shared_dir / "data" / "ego4d_nlq"
-    whole = vilco_nlq(sources={"annotations": folder, "features": noise_features})
+    whole = vilco_nlq(sources={"annotations": folder, "features": noise_features()})
     assert whole.info["templates"] == "predicted"
     sizes = {s: [len(e.dataset) for e in whole.streams[s]] for s in STREAMS}
     assert sizes["test"] == [

@@ -17,7 +17,7 @@ def test_naive_learns_the_real_val_file_split_by_video(shared_dir, noise_feature
     benchmark = vilco_nlq(
         sources={
             "annotations": shared_dir / "data" / "ego4d_nlq",
-            "features": noise_features,
+            "features": noise_features(),
             "small_data": True,
         }
     )
