@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -88,6 +89,21 @@ def check_versions(files: Iterable[OfficialFile]) -> None:
             problem = f"is {file.version!r}, but {first.path.name} is {first.version!r}"
             hint = "fetch all annotation files of one version"
             raise DataError(file.path, problem, field="version", hint=hint)
+
+
+def check_length(path: Path, record: str, field: str, seconds: float) -> float:
+    """The length of a clip, if it is one.
+
+    :param path: file, for messages.
+    :param record: clip or line, for messages.
+    :param field: that says it, for messages.
+    :param seconds: the length.
+    :raises DataError: not positive and finite.
+    """
+    if not 0 < seconds < math.inf:
+        problem = f"expected a clip of positive length but got {seconds} seconds"
+        raise DataError(path, problem, record=record, field=field)
+    return seconds
 
 
 def clip_name(raw: Any, video: int, clip: int) -> str:

@@ -1,8 +1,10 @@
 """What may stand beside what."""
 
 import math
+import statistics
 
 import pytest
+from scipy import stats
 
 from avalanche_vilco.reports.methods import (
     gather,
@@ -12,8 +14,22 @@ from avalanche_vilco.reports.methods import (
     unequal_versions,
 )
 
+MIB = 2**20
 
-def test_intervals_are_in_percent_and_t_s_beyond_the_runs_where_they_are_few() -> None:
+
+def test_t_interval_is_that_of_scipy() -> None:
+    values = [0.11, 0.34, 0.25, 0.19]
+    found = over_seeds(values)
+    assert found is not None
+    percent = [100 * value for value in values]
+    low, high = stats.t.interval(
+        0.95, 3, statistics.mean(percent), statistics.stdev(percent) / 2
+    )
+    assert found.mean == pytest.approx(22.25)
+    assert (found.low, found.high) == pytest.approx((low, high))
+
+
+def test_bootstrap_stays_within_the_runs_and_t_does_not_for_few() -> None:
     values = [0.2, 0.3]
     bootstrap, student = over_seeds(values, "bootstrap"), over_seeds(values)
     assert bootstrap is not None and student is not None
@@ -160,7 +176,11 @@ def test_unequal_initial_weights_are_told_for_each_seed_and_model(a_run) -> None
 
 def test_missing_seeds_and_other_versions_are_told(a_run, raw) -> None:
     versions = {**raw()["versions"], "torch": "1.0"}
-    runs = [a_run("naive"), a_run("naive", 1), a_run("replay", versions=versions)]
+    runs = [
+        a_run("naive"),
+        a_run("naive", 1),
+        a_run("replay", versions=versions),
+    ]
     (setting,), _ = gather(runs)
     assert unequal_seeds(setting) == ["seeds differ: naive: 0 1; replay: 0"]
     (line,) = unequal_versions(setting)

@@ -14,8 +14,13 @@ MAIN = "Recall@1x_tIoU0.5"
 
 def test_runs_are_found_below_a_folder(outputs) -> None:
     found = [str(folder.relative_to(outputs)) for folder in run_folders(outputs)]
-    names = ("naive/seed0", "naive/seed1", "replay/seed0", "replay/seed1")
-    assert found == [*names, "upper_bound/seed0"]
+    assert found == [
+        "naive/seed0",
+        "naive/seed1",
+        "replay/seed0",
+        "replay/seed1",
+        "upper_bound/seed0",
+    ]
     assert list(run_folders(outputs / "naive/seed1")) == [outputs / "naive/seed1"]
 
 
@@ -24,9 +29,13 @@ def test_run_has_the_numbers_of_its_file(outputs, raw) -> None:
     assert run.seed == 1
     assert run.results.scores[MAIN].average == content["scores"][MAIN]["average"]
     assert run.results.memory.samples == content["memory"]["samples"] == 3
-    average = content["scores"][MAIN]["average"]
-    assert run.matrix(MAIN).average() == pytest.approx(average)
-    assert run.results.train_epochs == 1
+    assert run.matrix(MAIN).average() == pytest.approx(
+        content["scores"][MAIN]["average"]
+    )
+
+
+def test_epochs_of_a_training_are_told(outputs) -> None:
+    assert read_run(outputs / "naive/seed0").results.train_epochs == 1
     assert read_run(outputs / "upper_bound/seed0").results.train_epochs == 2
 
 

@@ -24,6 +24,7 @@ import msgspec
 from avalanche_vilco.benchmarks.ego4d import (
     OfficialFile,
     Video,
+    check_length,
     check_versions,
     read_official_file,
 )
@@ -175,17 +176,8 @@ def _clips(file: OfficialFile) -> dict[str, _Clip]:
 
 def _clip(path: Path, name: str, raw: Any, video: Video) -> _Clip:
     clip = convert(raw, _OfficialClip, path, hint=_LAYOUT_HINT, record=name)
-    for field in ("video_start_sec", "video_end_sec"):
-        if not math.isfinite(getattr(clip, field)):
-            problem = f"expected finite seconds but got {getattr(clip, field)}"
-            raise DataError(path, problem, record=name, field=field)
-    if not clip.video_end_sec > clip.video_start_sec:
-        problem = (
-            f"expected an end after video_start_sec {clip.video_start_sec} "
-            f"but got {clip.video_end_sec}"
-        )
-        raise DataError(path, problem, record=name, field="video_end_sec")
     times = (clip.video_start_sec, clip.video_end_sec)
+    check_length(path, name, "video_end_sec", times[1] - times[0])
     return _Clip(clip.clip_uid, video.video_uid, video.split, times, clip.annotations)
 
 
@@ -199,13 +191,12 @@ def _check_same(path: Path, first: _Clip, again: _Clip) -> None:
 
 
 def _check_unique(clips: Mapping[Path, Mapping[str, _Clip]]) -> None:
-    home: dict[str, Path] = {}
-    for path, own in clips.items():
-        for uid in own:
-            if uid in home:
-                problem = f"the clip is in {home[uid].name} as well"
+    first: dict[str, Path] = {}
+    for path, in_file in clips.items():
+        for uid in in_file:
+            if first.setdefault(uid, path) != path:
+                problem = f"the clip is in {first[uid].name} as well"
                 raise DataError(path, problem, record=uid, field="clip_uid")
-            home[uid] = path
 
 
 def _primary(path: Path, uid: str, clip: _Clip, report: DataReport) -> list[Label]:

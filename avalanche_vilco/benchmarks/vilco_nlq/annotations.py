@@ -29,6 +29,7 @@ from avalanche_vilco.benchmarks.ego4d import (
     FETCH_HINT,
     OfficialFile,
     Video,
+    check_length,
     check_versions,
     read_official_file,
 )
@@ -42,7 +43,7 @@ from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import sha256_of
 from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.core.schema import check_finite, check_plain_id, convert
-from avalanche_vilco.data.text.narrations import MAX_LINE_BYTES, numbered_lines
+from avalanche_vilco.data.text.narrations import decode_line, numbered_lines
 
 OFFICIAL_NLQ_FILES = {
     "train": "nlq_train.json",
@@ -290,12 +291,9 @@ def _clip_questions(
 ) -> Iterator[_Raw]:
     check_plain_id(path, clip.clip_uid)
     check_plain_id(path, video.video_uid)
-    times = (clip.video_start_sec, clip.video_end_sec)
-    check_finite(path, clip.clip_uid, "video_start_sec, video_end_sec", times)
-    _check_duration(path, clip.clip_uid, "video_end_sec", times[1] - times[0])
-    record = QueryClip(
-        clip.clip_uid, video.video_uid, video.split, times[1] - times[0], times[0]
-    )
+    start, end = clip.video_start_sec, clip.video_end_sec
+    seconds = check_length(path, clip.clip_uid, "video_end_sec", end - start)
+    record = QueryClip(clip.clip_uid, video.video_uid, video.split, seconds, start)
     kind = _OpenQuestion if video.split == "test" else _Question
     n_questions = 0
     for a, raw in enumerate(clip.annotations):
@@ -337,12 +335,6 @@ def _check_new(path: Path, record: str, field: str, key: str, seen: set[str]) ->
     seen.add(key)
 
 
-def _check_duration(path: Path, record: str, field: str, seconds: float) -> None:
-    if not 0 < seconds < math.inf:
-        problem = f"expected a clip of positive length but got {seconds} seconds"
-        raise DataError(path, problem, record=record, field=field)
-
-
 # --- Flattened files ------------------------------------------------------------------
 
 
@@ -350,9 +342,9 @@ def _lines(path: Path, subset: str) -> Iterator[_Raw]:
     clips: dict[str, QueryClip] = {}
     for number, content in numbered_lines(path):
         record = f"line {number}"
-        line = _line(path, record, content)
+        line = decode_line(path, record, content, _Line, _LINE_HINT)
         check_plain_id(path, line.video_id)
-        _check_duration(path, record, "duration", line.duration)
+        check_length(path, record, "duration", line.duration)
         clip = QueryClip(line.video_id, line.video_id, subset, line.duration)
         if clips.setdefault(line.video_id, clip) != clip:
             problem = f"expected {clips[line.video_id].duration_sec} seconds, as in "
@@ -370,19 +362,6 @@ def _lines(path: Path, subset: str) -> Iterator[_Raw]:
             window,
         )
         yield _Raw(query, line.query_template, clips[clip.clip_id], path, record)
-
-
-def _line(path: Path, record: str, content: bytes) -> _Line:
-    if len(content) > MAX_LINE_BYTES:
-        problem = f"longer than {MAX_LINE_BYTES} bytes"
-        raise DataError(path, problem, record=record, hint=_LINE_HINT)
-    try:
-        raw = msgspec.json.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        problem = f"not valid JSON: {error}"
-        hint = "the file may be truncated: compare its size and fetch it again"
-        raise DataError(path, problem, record=record, hint=hint) from None
-    return convert(raw, _Line, path, hint=_LINE_HINT, record=record)
 
 
 def _parsed_id(path: Path, record: str, query_id: str) -> tuple[str, int]:

@@ -29,12 +29,13 @@ from avalanche_vilco.benchmarks.ego4d import (
     FETCH_HINT,
     OfficialFile,
     Video,
+    check_length,
     check_versions,
     read_official_file,
 )
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.report import DataReport
-from avalanche_vilco.core.schema import check_finite, check_plain_id, convert
+from avalanche_vilco.core.schema import check_plain_id, convert
 
 OFFICIAL_VQ_FILES = {
     "train": "vq_train.json",
@@ -343,17 +344,13 @@ class _Reader:
         self, clip_at: _Location, uid: str, clip: _Clip, video: Video
     ) -> VisualClip:
         check_plain_id(clip_at.path, uid)
-        times = (clip.video_start_sec, clip.video_end_sec)
-        check_finite(clip_at.path, uid, "video_start_sec, video_end_sec", times)
-        duration = times[1] - times[0]
-        if not duration > 0:
-            problem = f"expected a clip of positive length but got {duration} seconds"
-            raise clip_at.fail("video_end_sec", problem)
+        start, end = clip.video_start_sec, clip.video_end_sec
+        duration = check_length(clip_at.path, uid, "video_end_sec", end - start)
         if not 0 < clip.clip_fps < math.inf:
             problem = f"expected frames a second but got {clip.clip_fps}"
             raise clip_at.fail("clip_fps", problem)
         found = VisualClip(
-            uid, video.video_uid, video.split, clip.clip_fps, duration, times[0]
+            uid, video.video_uid, video.split, clip.clip_fps, duration, start
         )
         known = self._clips.setdefault(uid, found)
         if known != found:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -30,6 +31,7 @@ from avalanche_vilco.core.cache import TensorCache
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import sha256_of
 from avalanche_vilco.core.report import DataReport, Tally
+from avalanche_vilco.core.schema import check_finite, convert
 from avalanche_vilco.data.features import open_tokens
 
 NARRATION_FILE = "format_unique_pretrain_data_v2.jsonl"
@@ -39,6 +41,8 @@ NARRATION_LMDB = "narration_features.lmdb"
 MAX_LINE_BYTES = 2**20
 """A longer line of the jsonl file is an error."""
 PUBLIC_MARGIN_SEC = 1.0
+
+T = TypeVar("T")
 
 _LAYOUT_HINT = (
     'expected {"video_id": clip uid, "query_id": str, "timestamps": [[start, end]], '
@@ -68,7 +72,28 @@ class _Line(msgspec.Struct):
     query: str | None = None
 
 
-_DECODER = msgspec.json.Decoder(_Line)
+def decode_line(
+    path: Path | str, record: str, line: bytes, kind: type[T], hint: str
+) -> T:
+    """A line of a jsonl file as a type.
+
+    :param path: the file, for messages.
+    :param record: the line, for messages.
+    :param line: its bytes.
+    :param kind: a type that msgspec knows.
+    :param hint: what a line should be.
+    :raises DataError: too long, not JSON, or a field is missing or of another type.
+    """
+    if len(line) > MAX_LINE_BYTES:
+        problem = f"longer than {MAX_LINE_BYTES} bytes"
+        raise DataError(path, problem, record=record, hint=hint)
+    try:
+        raw = msgspec.json.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        problem = f"not valid JSON: {error}"
+        advice = "the file may be truncated: compare its size and fetch it again"
+        raise DataError(path, problem, record=record, hint=advice) from None
+    return convert(raw, kind, path, hint=hint, record=record)
 
 
 def parse_narration(path: Path | str, number: int, line: bytes) -> list[Narration]:
@@ -82,22 +107,14 @@ def parse_narration(path: Path | str, number: int, line: bytes) -> list[Narratio
         or not finite; names the line.
     """
     record = f"line {number}"
-    if len(line) > MAX_LINE_BYTES:
-        problem = f"longer than {MAX_LINE_BYTES} bytes"
-        raise DataError(path, problem, record=record, hint=_LAYOUT_HINT)
-    try:
-        item = _DECODER.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DataError(path, str(error), record=record, hint=_LAYOUT_HINT) from None
+    item = decode_line(path, record, line, _Line, _LAYOUT_HINT)
     for name in ("video_id", "query_id"):
         if not getattr(item, name).strip():
             raise DataError(path, "empty", record=record, field=name)
     if not item.timestamps:
         raise DataError(path, "no window", record=record, field="timestamps")
     for window in item.timestamps:
-        if not all(map(math.isfinite, window)):
-            problem = f"expected finite seconds but got {list(window)}"
-            raise DataError(path, problem, record=record, field="timestamps")
+        check_finite(path, record, "timestamps", window)
     text = (item.query or "").strip()
     # One string for all narrations of a clip: public files have hundreds of thousands.
     clip_id = sys.intern(item.video_id)

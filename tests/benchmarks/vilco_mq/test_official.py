@@ -355,8 +355,16 @@ FAULTS = {
     "start NaN": (change_label(start_time=math.nan), f"{LABEL}.start", "finite"),
     "end infinite": (change_label(end_time=math.inf), f"{LABEL}.start", "finite"),
     "clip start text": (change_clip(video_start_sec="1"), "video_start_sec", "`str`"),
-    "clip end NaN": (change_clip(video_end_sec=math.nan), "video_end_sec", "finite"),
-    "clip reversed": (change_clip(video_end_sec=1.0), "video_end_sec", "an end after"),
+    "clip end NaN": (
+        change_clip(video_end_sec=math.nan),
+        "video_end_sec",
+        "positive length",
+    ),
+    "clip reversed": (
+        change_clip(video_end_sec=1.0),
+        "video_end_sec",
+        "positive length",
+    ),
     "annotations text": (change_clip(annotations="x"), "annotations", "`str`"),
 }
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
+from avalanche_vilco.benchmarks.vilco_vq.answers import track_document
 from avalanche_vilco.benchmarks.vilco_vq.embedded import generate_mini_vq
 from avalanche_vilco.benchmarks.vilco_vq.submission import read_tracks
-from avalanche_vilco.benchmarks.vilco_vq.track_document import track_document
 from avalanche_vilco.cli.score import main
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.evaluation.functional import Tracks
