@@ -35,7 +35,6 @@ from avalanche_vilco.data.media.pictures import (
     square_boxes,
     squared,
 )
-from avalanche_vilco.data.media.video import VideoFolder
 from avalanche_vilco.data.text.narrations import sentence_number
 from avalanche_vilco.data.text.tokens import HASHED_WIDTH, HashedTokens
 
@@ -228,11 +227,6 @@ class VisualDataset(Dataset[Sample]):
         self.clock = Clock("vilco_vq" if is_drawn else "")
         """Where training has come to: what is drawn for a sample depends on this, the
         seed and the query alone, not on workers or on what was drawn before."""
-
-    @property
-    def videos(self) -> VideoFolder:
-        """The clips' files."""
-        return self.pictures.videos
 
     @property
     def image_size(self) -> int:

@@ -263,7 +263,7 @@ def _scenario(
             "crop_size": train.pictures.crop_size,
             "window": train.n_frames,
             "draw_seed": train.draw_seed,
-            "backend": train.videos.backend,
+            "backend": train.pictures.videos.backend,
             "augment": train.augment,
         },
         report=read.report,

@@ -9,26 +9,20 @@ from types import SimpleNamespace
 import pytest
 import torch
 from avalanche.benchmarks.scenarios import benchmark_from_datasets
-from avalanche.training.plugins import ReplayPlugin
 from avalanche.training.storage_policy import (
     ClassBalancedBuffer,
-    ExperienceBalancedBuffer,
-    ReservoirSamplingBuffer,
 )
-from avalanche.training.supervised import Naive
 from torch.utils.data import DataLoader
 
 from avalanche_vilco import vilco_vq
 from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     CLIP_FOLDER,
     OFFICIAL_VQ_FILES,
-    title_key,
 )
 from avalanche_vilco.benchmarks.vilco_vq.generator import unlabelled_vq
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.visual_batch import TrackWindowTargets, VisualQueryBatch
 from avalanche_vilco.data.media.video import VideoError
-from avalanche_vilco.training.templates import BatchObjectMixin
 
 OPTIONS = {"n_experiences": 3, "valid_share": 0.2}
 SOURCES = {"image_size": 32, "n_frames": 10}
@@ -294,20 +288,10 @@ def test_a_manifest_of_other_annotations_is_refused(copied, benchmark):
         vilco_vq(copied, manifest=benchmark.manifest())
 
 
-def test_the_public_pickle_makes_the_reference_protocol(root, tmp_path):
-    pairs = [(subset, root / OFFICIAL_VQ_FILES[subset]) for subset in ("train", "val")]
-    public: dict = {
-        subset: {e: {"dict_db": []} for e in range(2)} for subset, _ in pairs
-    }
-    for subset, path in pairs:
-        for video in json.loads(path.read_text())["videos"]:
-            for annotation in (a for c in video["clips"] for a in c["annotations"]):
-                for one in annotation["query_sets"].values():
-                    if one["is_valid"] and one["object_title"]:
-                        task = len(title_key(one["object_title"])) % 2
-                        uid = annotation["annotation_uid"]
-                        item = {"annotation_uid": uid, "labels": one}
-                        public[subset][task]["dict_db"].append(item)
+def test_the_public_pickle_makes_the_reference_protocol(
+    root, public_metadata, tmp_path
+):
+    public = public_metadata(root)
     file = tmp_path / "vq.pkl"
     file.write_bytes(pickle.dumps(public))
     benchmark = build(root, split={"manifest": file})
@@ -389,19 +373,10 @@ def test_the_unannotated_file_gives_windows_to_answer(root, copied):
 
 # --- Stock Avalanche ------------------------------------------------------------------
 
-VIEWS = {
-    "subset": lambda dataset, other: dataset.subset([2, 0]),
-    "concat": lambda dataset, other: dataset.concat(other),
-    "concat of subsets": lambda d, other: d.subset([0]).concat(other.subset([1])),
-    "train mode": lambda dataset, other: dataset.train(),
-    "eval mode": lambda dataset, other: dataset.eval(),
-}
 
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_views_keep_collate_labels_and_groups(benchmark, view):
+def test_views_keep_collate_labels_and_groups(benchmark):
     first, second = (exp.dataset for exp in benchmark.train_stream[:2])
-    dataset = VIEWS[view](first, second)
+    dataset = first.subset([2, 0]).concat(second.eval())
     samples = [dataset[i] for i in range(len(dataset))]
     inputs, targets, labels = dataset.collate_fn(samples)
     assert isinstance(inputs, VisualQueryBatch)
@@ -412,21 +387,10 @@ def test_views_keep_collate_labels_and_groups(benchmark, view):
     assert list(dataset.targets) == [data[i].title_index for i in dataset.positions]
 
 
-BUFFERS = {
-    "reservoir": lambda: ReservoirSamplingBuffer(6),
-    "class-balanced": lambda: ClassBalancedBuffer(6, adaptive_size=True),
-    "experience-balanced": lambda: ExperienceBalancedBuffer(6),
-}
-
-
-@pytest.mark.parametrize("name", BUFFERS)
-def test_stock_buffers_hold_queries_and_draw_their_windows_anew(benchmark, name):
-    buffer = BUFFERS[name]()
+def test_stock_buffers_hold_queries_and_draw_their_windows_anew(benchmark):
+    buffer = ClassBalancedBuffer(6, adaptive_size=True)
     for exp in benchmark.train_stream:
-        if name == "reservoir":
-            buffer.update_from_dataset(exp.dataset)
-        else:
-            buffer.post_adapt(SimpleNamespace(experience=exp), exp)
+        buffer.post_adapt(SimpleNamespace(experience=exp), exp)
     stored = buffer.buffer
     assert 3 <= len(stored) <= 6
     data = benchmark.datasets["train"]
@@ -442,66 +406,6 @@ def test_stock_buffers_hold_queries_and_draw_their_windows_anew(benchmark, name)
     assert targets.sample.tolist() == list(stored.positions)
     clips = [data.samples[i].clip.clip_id for i in stored.positions]
     assert list(stored.clip_ids) == clips
-
-
-def test_class_balanced_buffers_group_by_title(benchmark):
-    buffer = ClassBalancedBuffer(30)
-    exp = benchmark.train_stream[0]
-    buffer.post_adapt(SimpleNamespace(experience=exp), exp)
-    assert set(buffer.buffer_groups) == set(exp.dataset.targets)
-    for group, part in buffer.buffer_groups.items():
-        assert set(part.buffer.targets) == {group}
-
-
-class _Mean(torch.nn.Module):
-    """Looks at colours and notes what it is shown."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(3, 1)
-        self.sizes: list[int] = []
-
-    def forward(self, batch: VisualQueryBatch) -> torch.Tensor:
-        self.sizes.append(len(batch))
-        colours = batch.frames.float().mean((3, 4)) / 255
-        return self.linear(colours)[..., 0]
-
-
-def test_stock_replay_mixes_queries_of_earlier_experiences(benchmark):
-    seen: list[list[int]] = [[] for _ in benchmark.train_stream]
-    model = _Mean()
-
-    def criterion(output: torch.Tensor, targets: TrackWindowTargets) -> torch.Tensor:
-        if model.training:
-            seen[strategy.experience.current_experience] += targets.sample.tolist()
-        return torch.nn.functional.binary_cross_entropy_with_logits(
-            output, targets.present.float()
-        )
-
-    class Strategy(BatchObjectMixin, Naive):
-        pass
-
-    strategy = Strategy(
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        criterion=criterion,
-        train_mb_size=4,
-        train_epochs=1,
-        eval_mb_size=16,
-        plugins=[ReplayPlugin(mem_size=6)],
-        evaluator=None,
-    )
-    before = model.linear.weight.detach().clone()
-    for experience in benchmark.train_stream:
-        strategy.train(experience)
-    strategy.eval(benchmark.test_stream[:1])
-    new = [set(exp.dataset.positions) for exp in benchmark.train_stream]
-    assert new[0] == set(seen[0])
-    for e in (1, 2):
-        assert new[e] <= set(seen[e])
-        replayed = set(seen[e]) - new[e]
-        assert replayed and replayed <= set().union(*new[:e])
-    assert not torch.equal(model.linear.weight, before)
 
 
 def test_avalanches_own_benchmark_takes_the_datasets(benchmark):

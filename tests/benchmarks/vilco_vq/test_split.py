@@ -381,65 +381,38 @@ def test_a_manifest_with_a_query_in_a_wrong_place_is_refused(
 # --- The public pickle ----------------------------------------------------------------
 
 
-def item(raw_clip: dict, number: str) -> dict:
-    annotation = raw_clip["annotations"][0]
-    labels = annotation["query_sets"][number]
-    return {
-        "object_title": labels["object_title"],
-        "annotation_uid": annotation["annotation_uid"],
-        "duration": -10.0,
-        "video_id": "video",
-        "clip_id": raw_clip["clip_uid"],
-        "labels": labels,
-        "query_type": "vq",
-        "clip_start_sec": 0.0,
-        "clip_end_sec": 10.0,
-    }
-
-
-def metadata(folder: Path) -> dict:
-    """Titles by the remainder of their number; the first query set of each clip."""
-    parts: dict = {}
-    for subset in ("train", "val"):
-        parts[subset] = {task: {"dict_db": []} for task in range(5)}
-        raw = json.loads((folder / OFFICIAL_VQ_FILES[subset]).read_text())
-        for video in raw["videos"]:
-            (one,) = video["clips"]
-            title = one["annotations"][0]["query_sets"]["1"]["object_title"]
-            task = int(title.split()[1]) % 5
-            parts[subset][task]["dict_db"].append(item(one, "1"))
-    return parts
-
-
 def pickled(raw: Any, tmp_path: Path) -> Path:
     path = tmp_path / "vq.pkl"
     path.write_bytes(pickle.dumps(raw))
     return path
 
 
-def test_the_public_pickle_becomes_a_manifest(read, items, folder, tmp_path):
-    path = pickled(metadata(folder), tmp_path)
+def test_the_public_pickle_becomes_a_manifest(
+    read, items, folder, public_metadata, tmp_path
+):
+    path = pickled(public_metadata(folder), tmp_path)
     manifest = read_vq_metadata(path, items, read.report.files)
     assert manifest.protocol == "reference"
     assert manifest.source["left_out"] == 0
-    assert sum(manifest.windows["train"]) == 60
-    assert sum(manifest.windows["test"]) == 20
-    assert manifest.windows["valid"] == [0] * 5
+    totals = {name: sum(counts) for name, counts in manifest.windows.items()}
+    assert totals == {"train": 180, "valid": 0, "test": 60}
     split = followed(manifest, read, items)
-    train = [item.record for part in split.streams["train"] for item in part]
-    assert all(query.set_number == "1" for query in train)
-    for task, part in enumerate(split.streams["test"]):
-        titles = [item.record.title for item in part]
-        assert {int(title.split()[1]) % 5 for title in titles} <= {task}
+    for name in ("train", "test"):
+        found = {item.item_id for part in split.streams[name] for item in part}
+        assert len(found) == totals[name]
+        for task, part in enumerate(split.streams[name]):
+            assert {len(item.record.title_key) % 2 for item in part} == {task}
 
 
-def test_items_that_the_reader_left_out_are_counted(read, items, folder, tmp_path):
-    raw = metadata(folder)
+def test_items_that_the_reader_left_out_are_counted(
+    read, items, folder, public_metadata, tmp_path
+):
+    raw = public_metadata(folder)
     first = raw["train"][0]["dict_db"][0]
     first["labels"] = {**first["labels"], "query_frame": 7}
     manifest = read_vq_metadata(pickled(raw, tmp_path), items, read.report.files)
     assert manifest.source["left_out"] == 1
-    assert sum(manifest.windows["train"]) == 59
+    assert sum(manifest.windows["train"]) == 179
 
 
 @pytest.mark.parametrize(
@@ -454,9 +427,9 @@ def test_items_that_the_reader_left_out_are_counted(read, items, folder, tmp_pat
     ],
 )
 def test_a_pickle_of_another_structure_is_refused(
-    items, folder, tmp_path, change, problem
+    items, folder, public_metadata, tmp_path, change, problem
 ):
-    raw = metadata(folder)
+    raw = public_metadata(folder)
     change(raw)
     with pytest.raises(DataError, match=problem):
         read_vq_metadata(pickled(raw, tmp_path), items, {})

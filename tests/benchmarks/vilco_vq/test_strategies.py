@@ -166,8 +166,11 @@ def test_method_ends_with_finite_weights_other_than_naive_s(
 def test_stock_strategy_trains_and_is_scored_as_it_is(
     kind: Any, options: Any, benchmark: Any
 ) -> None:
-    strategy = trained(kind(**parts(benchmark), **options), benchmark)
+    watch = Windows()
+    strategy = trained(kind(**parts(benchmark, plugins=[watch]), **options), benchmark)
     assert weights(strategy).isfinite().all()
+    earlier = set(benchmark.train_stream[0].dataset.positions)
+    assert bool(earlier & set(watch.epochs[1])) == (kind is stock.Replay)
     found = strategy.eval(benchmark.test_stream)
     (name,) = [name for name in found if name.startswith("stAP25_Stream")]
     assert 0 <= found[name] <= 1
