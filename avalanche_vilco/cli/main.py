@@ -11,11 +11,11 @@ from avalanche_vilco.cli.quiet import import_quietly
 from avalanche_vilco.core.terminal import one_line
 
 USAGE = """\
-avalanche-vilco run [benchmark=vilco_mq] [strategy=naive] [seed=0] [NAME=VALUE ...]
+avalanche-vilco run [benchmark=NAME] [strategy=naive] [seed=0] [NAME=VALUE ...]
        avalanche-vilco doctor ROOT [--json] [--deep | --no-deep]
        avalanche-vilco predict RUN [--subset val|test] [--output FILE]
        avalanche-vilco report FOLDER ... [--format FORMAT] [--plot FILE]
-       avalanche-vilco score --task mq|nlq|vq --predictions FILE --annotations FILE
+       avalanche-vilco score --task TASK --predictions FILE --annotations FILE
 
   run      train a strategy on a benchmark, print its task matrix, write results
            (avalanche-vilco run --help lists every setting; -m sweeps over

@@ -13,7 +13,7 @@ import inspect
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from avalanche_vilco.benchmarks.spec import (
@@ -115,8 +115,7 @@ def _shown(default: Any) -> Any:
     """A default in YAML, null for what has no form there."""
     if isinstance(default, (tuple, list)):
         return [_shown(value) for value in default]
-    is_known = isinstance(default, (bool, int, float, str))
-    return default if is_known and default is not MISSING else None
+    return default if isinstance(default, (bool, int, float, str)) else None
 
 
 def _store_settings() -> None:

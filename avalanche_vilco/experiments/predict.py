@@ -199,7 +199,7 @@ def one_experience(data: Any, scenario: Any) -> list[QueryExperience]:
     """Samples as a stream of their own.
 
     :param data: their dataset.
-    :param scenario: whose queries they ask.
+    :param scenario: whose queries they ask, if it has any.
     """
     dataset = experience_dataset(
         data, range(len(data)), class_indices=[[0]] * len(data), task_label=0
@@ -207,7 +207,7 @@ def one_experience(data: Any, scenario: Any) -> list[QueryExperience]:
     experience = QueryExperience(
         dataset=dataset,
         current_experience=0,
-        groups=[scenario.queries],
+        groups=[getattr(scenario, "queries", ())],
         task_label=0,
     )
     return list(EagerCLStream("unannotated", [experience]))
