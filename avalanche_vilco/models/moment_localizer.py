@@ -129,18 +129,12 @@ class MomentLocalizer(PyramidLocalizer):
         means = [query.tokens.mean(dim=0) for query in queries]
         return torch.stack(means) if means else torch.zeros(0, self.text_dim)
 
-    def find_prompts(self) -> PromptSelection:
-        """Find the prompts of each query learnt so far.
+    def find_prompts(self, memory: PromptMemory) -> PromptSelection:
+        """Find the prompts of each query that has a text.
 
-        :raises ValueError: the model has no prompt memory.
+        :param memory: the model's.
         """
-        if self.prompt_memory is None:
-            raise ValueError("expected a model with prompts: see install_prompts")
-        return self._selection(self.prompt_memory, self.n_queries)
-
-    def _selection(self, memory: PromptMemory, n_queries: int) -> PromptSelection:
-        tokens, known = self.query_tokens[:n_queries], self.known_tokens[:n_queries]
-        return memory(masked_mean(tokens, known))
+        return memory(masked_mean(self.query_tokens, self.known_tokens))
 
     def text_of(self, clips: ClipBatch) -> QueryText:
         """Encode the texts of the queries; see the module for which clips see which.
@@ -158,7 +152,7 @@ class MomentLocalizer(PyramidLocalizer):
         :param clips: a batch.
         """
         tokens, embeddings = self.encoded_prompts(memory)
-        found = self._selection(memory, len(self.known_tokens))
+        found = self.find_prompts(memory)
         chosen = found.chosen & self.known_tokens.any(dim=1, keepdim=True)
         if clips.shown is None:
             used = chosen[: self.n_queries].any(dim=0, keepdim=True)

@@ -171,7 +171,9 @@ def visual_query_hits(
     overlaps = _overlaps(predicted, given, targets, area, asked, query, tolerance)
 
     order = best_first(scores.masked_fill(padding, -torch.inf), reference)
-    position = torch.empty_like(order).scatter_(0, order, _range_like(order))
+    position = torch.empty_like(order).scatter_(
+        0, order, torch.arange(len(order), device=order.device)
+    )
     candidates = torch.cat(
         [
             _reached(overlaps.temporal, AP_IOU, tolerance),
@@ -467,10 +469,6 @@ def _ratio(shared: Tensor, a: Tensor, b: Tensor) -> Tensor:
     union = (a + b).sub_(shared)
     nothing = union <= 0
     return (shared / union).masked_fill_(nothing, 0)
-
-
-def _range_like(order: Tensor) -> Tensor:
-    return torch.arange(len(order), device=order.device)
 
 
 def _check_tracks(

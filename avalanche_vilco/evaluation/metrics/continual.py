@@ -114,18 +114,12 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
         return self._matrices
 
     def before_training_exp(self, strategy: Any) -> None:
-        """Turn to the row of the experience to train.
-
-        :param strategy: strategy in its training loop.
-        """
+        """Turn to the row of the experience to train."""
         self._row = _trained_experience(strategy)
         self._may_hold_scores = True
 
     def before_training_iteration(self, strategy: Any) -> None:
-        """Empty the row, whose scores are those of another model from here on.
-
-        :param strategy: strategy in its training loop.
-        """
+        """Empty the row, whose scores are those of another model from here on."""
         if self._may_hold_scores and self._row is not None:
             for matrix in self._matrices.values():
                 if self._row < matrix.n_experiences:
@@ -133,40 +127,27 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
             self._may_hold_scores = False
 
     def before_eval_exp(self, strategy: Any) -> None:
-        """Start a new experience.
-
-        :param strategy: strategy in its evaluation loop.
-        """
+        """Start a new experience."""
         start_anew(self._recall, strategy)
         cell = self._cell(strategy)
         if cell is not None:
             self._prepare(cell, strategy.experience.origin_stream)
 
     def after_eval_iteration(self, strategy: Any) -> None:
-        """Count the hits of the current mini-batch.
-
-        :param strategy: strategy in its evaluation loop.
-        """
+        """Count the hits of the current mini-batch."""
         cell = self._cell(strategy)
         if cell is not None and not self._is_unlearnt(*cell):
             self._recall.update(*decoded(strategy))
 
     def after_eval_exp(self, strategy: Any) -> None:
-        """Fill the cell of the experience just evaluated.
-
-        :param strategy: strategy in its evaluation loop.
-        """
+        """Fill the cell of the experience just evaluated."""
         release_decoded(strategy)
         cell = self._cell(strategy)
         if cell is not None:
             self._fill(*cell)
 
     def after_eval(self, strategy: Any) -> list[MetricValue]:
-        """Emit average and forgetting of the current row.
-
-        :param strategy: strategy at the end of its evaluation loop.
-        :return: the values that can be computed.
-        """
+        """Emit average and forgetting of the current row."""
         cell = self._cell(strategy)
         if cell is None:
             return []

@@ -88,10 +88,7 @@ class _StatePlugin(PluginMetric[dict[str, float]]):
         return values_of(self._state)
 
     def after_eval_iteration(self, strategy: Any) -> None:
-        """Add the current mini-batch.
-
-        :param strategy: strategy in its evaluation loop.
-        """
+        """Add the current mini-batch."""
         self._state.update(*decoded(strategy))
 
 
@@ -103,18 +100,11 @@ class ExperienceValues(_StatePlugin):
     """
 
     def before_eval_exp(self, strategy: Any) -> None:
-        """Start a new experience.
-
-        :param strategy: strategy in its evaluation loop.
-        """
+        """Start a new experience."""
         start_anew(self._state, strategy)
 
     def after_eval_exp(self, strategy: Any) -> list[MetricValue]:
-        """Emit the values on the experience.
-
-        :param strategy: strategy in its evaluation loop.
-        :return: one value per name.
-        """
+        """Emit the values on the experience."""
         release_decoded(strategy)
         return [
             metric_value(self, f"{name}_Exp", value, strategy, experience=True)
@@ -140,27 +130,17 @@ class StreamValues(_StatePlugin):
         self._evaluated: set[int] = set()
 
     def before_eval(self, strategy: Any) -> None:
-        """Start a new evaluation.
-
-        :param strategy: strategy in its evaluation loop.
-        """
+        """Start a new evaluation."""
         start_anew(self._state, strategy)
         self._evaluated.clear()
 
     def after_eval_exp(self, strategy: Any) -> None:
-        """Note that the experience was evaluated.
-
-        :param strategy: strategy in its evaluation loop.
-        """
+        """Note that the experience was evaluated."""
         release_decoded(strategy)
         self._evaluated.add(strategy.experience.current_experience)
 
     def after_eval(self, strategy: Any) -> list[MetricValue]:
-        """Emit the values on the experiences evaluated.
-
-        :param strategy: strategy at the end of its evaluation loop.
-        :return: one value per name, none if nothing was evaluated.
-        """
+        """Emit the values on the experiences evaluated."""
         if not self._evaluated:
             return []
         suffix = f"Stream{self._coverage(strategy.experience.origin_stream)}"

@@ -106,7 +106,7 @@ def test_two_prompt_sets_or_more_are_in_use_after_every_experience(parts, narrat
     strategy = ViLCo(**parts(), mem_size=6, **SMALL)
     for experience in narrated.train_stream:
         strategy.train(experience)
-        found = strategy.model.find_prompts().chosen
+        found = strategy.model.find_prompts(strategy.model.prompt_memory).chosen
         assert len(found.unique(dim=0)) >= 2
         usage = plugin_of(strategy).usage[-1]
         assert sum(usage) == pytest.approx(1)
