@@ -96,7 +96,7 @@ def read_subsets(
     :param unit: what the queries are called in the report of the annotations.
     :param features_per_sec: steps of features a second.
     """
-    folder = diagnosis.place("annotations", root)
+    folder = diagnosis.path_of("annotations", root)
     find, read, read_test = readers
     files = {**find(folder / "annotations"), **find(folder)}
     labelled = {name: path for name, path in files.items() if name != "test"}
@@ -158,10 +158,10 @@ def examine_parts(
     :param examine_text: examines it.
     """
     sentences, embeddings = narration_files(root)
-    sentences = diagnosis.place("narrations", sentences)
-    embeddings = diagnosis.place("narration_features", embeddings)
-    features = diagnosis.place("features", root / FEATURE_FOLDER)
-    text = diagnosis.place("query_text", text)
+    sentences = diagnosis.path_of("narrations", sentences)
+    embeddings = diagnosis.path_of("narration_features", embeddings)
+    features = diagnosis.path_of("features", root / FEATURE_FOLDER)
+    text = diagnosis.path_of("query_text", text)
     diagnosis.settle_depth(features, embeddings)
     with diagnosis.guard("features", features):
         examine_features(diagnosis, features, clips, known)

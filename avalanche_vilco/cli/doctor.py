@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from avalanche_vilco.core.terminal import tell
-from avalanche_vilco.experiments.doctor import PLACES, examinable, examine
+from avalanche_vilco.experiments.doctor import PARTS, examinable, examine
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="read every feature value, not only headers (default: up to 1 GiB)",
     )
-    for name in PLACES:
+    for name in PARTS:
         flag = "--" + name.replace("_", "-")
         add(flag, type=Path, help=f"{name}, if not at its usual place")
     return parser

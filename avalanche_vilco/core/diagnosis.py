@@ -57,28 +57,28 @@ class Diagnosis:
     findings: list[Finding] = field(default_factory=list)
     deep: bool | None = None
     """Whether contents are to be read; None: where they are small."""
-    places: Mapping[str, Path] = field(default_factory=dict)
+    paths: Mapping[str, Path] = field(default_factory=dict)
     """Parts that do not lie at their usual place."""
     used: dict[Path, set[str] | None] = field(default_factory=dict)
     """Names that belong to a record, by folder; None: it is not known which do."""
 
-    def place(self, name: str, usual: Path) -> Path:
+    def path_of(self, name: str, default: Path) -> Path:
         """Where a part lies.
 
-        :param name: of the part, in :attr:`places`.
-        :param usual: where it lies if nothing else is said.
+        :param name: of the part, in :attr:`paths`.
+        :param default: where it lies if nothing else is said.
         """
-        return self.places.get(name, usual)
+        return self.paths.get(name, default)
 
-    def settle_depth(self, *places: Path) -> None:
+    def settle_depth(self, *paths: Path) -> None:
         """Settle whether contents are read: as asked, else if they are small.
 
-        :param places: files and folders with contents.
+        :param paths: files and folders with contents.
         """
         files = [
             file
-            for place in places
-            for file in ([place] if place.is_file() else place.glob("*"))
+            for path in paths
+            for file in ([path] if path.is_file() else path.glob("*"))
         ]
         n_bytes = sum(file.stat().st_size for file in files if file.is_file())
         self.is_deep = n_bytes <= DEEP_BYTES if self.deep is None else self.deep

@@ -11,9 +11,9 @@ from avalanche_vilco.benchmarks.spec import (
 )
 from avalanche_vilco.core.diagnosis import Diagnosis
 
-__all__ = ["PLACES", "examinable", "examine"]
+__all__ = ["PARTS", "examinable", "examine"]
 
-PLACES = (
+PARTS = (
     *("annotations", "features", "query_text", "videos"),
     *("narrations", "narration_features"),
 )
@@ -25,7 +25,7 @@ def examine(
     *,
     benchmark: str | None = None,
     deep: bool | None = None,
-    **places: Path | None,
+    **paths: Path | None,
 ) -> Diagnosis:
     """Examine a data root without changing it.
 
@@ -33,16 +33,16 @@ def examine(
     :param benchmark: name; None: all whose annotation files lie in the root.
     :param deep: read every value of the features, not only the headers; None does so
         where they take at most 1 GiB.
-    :param places: parts that do not lie at their usual place, see :data:`PLACES`.
+    :param paths: parts that do not lie at their usual place, see :data:`PARTS`.
     :return: counts and findings; no file makes it raise.
     :raises ValueError: no such benchmark, or it has nothing to examine.
     """
     root = Path(root).expanduser()
     diagnosis = Diagnosis(str(root))
-    given = {name: path for name, path in places.items() if path is not None}
-    unknown = sorted(given.keys() - set(PLACES))
+    given = {name: path for name, path in paths.items() if path is not None}
+    unknown = sorted(given.keys() - set(PARTS))
     if unknown:
-        raise ValueError(f"expected places among {PLACES} but got {unknown}")
+        raise ValueError(f"expected parts among {PARTS} but got {unknown}")
     chosen = None if benchmark is None else find_benchmark(benchmark)
     if chosen is not None and chosen.examine is None:
         raise ValueError(f"{benchmark} has nothing to examine")
@@ -56,7 +56,7 @@ def examine(
             _tell_expected(diagnosis, root)
         for one in found:
             assert one.examine is not None
-            part = Diagnosis(str(root), deep=deep, places=given, used=diagnosis.used)
+            part = Diagnosis(str(root), deep=deep, paths=given, used=diagnosis.used)
             with part.guard("root", root):
                 one.examine(root, part)
             diagnosis.include(part, one.name if len(found) > 1 else "")
@@ -74,10 +74,10 @@ def examinable() -> list[Benchmark]:
 
 
 def _lies_in(benchmark: Benchmark, root: Path, given: dict[str, Path]) -> bool:
-    place = given.get("annotations", root)
-    if place.is_file():
-        return place.name in benchmark.annotation_files
-    folders = (place, place / "annotations")
+    path = given.get("annotations", root)
+    if path.is_file():
+        return path.name in benchmark.annotation_files
+    folders = (path, path / "annotations")
     names = benchmark.annotation_files
     return any((folder / name).is_file() for folder in folders for name in names)
 

@@ -179,35 +179,35 @@ def _checked_labels(
     found = dict(names)
     ids = {name: label_id for label_id, name in names.items()}
     for i, window in enumerate(record.annotations):
-        spot = f"annotations[{i}].label"
-        check_label(path, clip_id, spot, window.label)
-        _check_label_id(path, clip_id, spot, window, found, ids)
+        field = f"annotations[{i}].label"
+        check_label(path, clip_id, field, window.label)
+        _check_label_id(path, clip_id, field, window, found, ids)
     return found
 
 
-def check_label(path: Path, clip_id: str, spot: str, label: str) -> None:
+def check_label(path: Path, clip_id: str, field: str, label: str) -> None:
     """Refuse a category name that no query can be made of.
 
     :raises DataError: empty or unprintable.
     """
     if not label.strip():
-        raise DataError(path, "the label is empty", record=clip_id, field=spot)
+        raise DataError(path, "the label is empty", record=clip_id, field=field)
     if not label.isprintable():
         problem = f"the label {label!r} has unprintable characters"
-        raise DataError(path, problem, record=clip_id, field=spot)
+        raise DataError(path, problem, record=clip_id, field=field)
 
 
 def _check_label_id(
     path: Path,
     clip_id: str,
-    spot: str,
+    field: str,
     window: WindowRecord,
     names: dict[int, str],
     ids: dict[str, int],
 ) -> None:
     if not 0 <= window.label_id <= _MAX_LABEL_ID:
         problem = f"expected label_id in 0..{_MAX_LABEL_ID} but got {window.label_id}"
-        raise DataError(path, problem, record=clip_id, field=spot)
+        raise DataError(path, problem, record=clip_id, field=field)
     name = names.setdefault(window.label_id, window.label)
     known_id = ids.setdefault(window.label, window.label_id)
     if name != window.label or known_id != window.label_id:
@@ -216,7 +216,7 @@ def _check_label_id(
             f"earlier record: id {window.label_id} is {name!r}, and "
             f"{window.label!r} has id {known_id}"
         )
-        raise DataError(path, problem, record=clip_id, field=spot)
+        raise DataError(path, problem, record=clip_id, field=field)
 
 
 def _moment_clip(

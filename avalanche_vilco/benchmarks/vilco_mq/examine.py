@@ -33,7 +33,7 @@ def examine(root: Path, diagnosis: Diagnosis) -> None:
     :param root: a folder.
     :param diagnosis: gets counts and findings.
     """
-    path = diagnosis.places.get("annotations") or find_annotations(root)
+    path = diagnosis.paths.get("annotations") or find_annotations(root)
     read, known = _read(diagnosis, path)
     clips = None
     if read is not None:

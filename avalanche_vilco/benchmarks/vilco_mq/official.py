@@ -139,13 +139,13 @@ def read_official_moments(
     clips = {file.path: _clips(file) for file in files}
     _check_unique(clips)
     labels = {
-        path: {uid: _primary(path, uid, clip, report) for uid, clip in own.items()}
-        for path, own in clips.items()
+        path: {uid: _primary(path, uid, clip, report) for uid, clip in in_file.items()}
+        for path, in_file in clips.items()
     }
     ids, source = _category_ids(folder, categories, labels, report)
     records = [
-        (path, _records(path, own, labels[path], ids, rate, report))
-        for path, own in clips.items()
+        (path, _records(path, in_file, labels[path], ids, rate, report))
+        for path, in_file in clips.items()
     ]
     return moment_annotations(records, report, windows=windows, label_id_source=source)
 
@@ -207,10 +207,10 @@ def _primary(path: Path, uid: str, clip: _Clip, report: DataReport) -> list[Labe
             if not label.primary:
                 tally.reject("label not primary")
                 continue
-            spot = f"annotations[{i}].labels[{j}]"
-            check_label(path, uid, f"{spot}.label", label.label)
+            field = f"annotations[{i}].labels[{j}]"
+            check_label(path, uid, f"{field}.label", label.label)
             segment = (label.start_time, label.end_time)
-            check_finite(path, uid, f"{spot}.start_time, end_time", segment)
+            check_finite(path, uid, f"{field}.start_time, end_time", segment)
             primary.append(label)
     return primary
 
@@ -249,8 +249,8 @@ def _category_ids(
     """Category name -> id, and where it comes from."""
     used = {
         label.label: (path, uid)
-        for path, own in labels.items()
-        for uid, primary in own.items()
+        for path, in_file in labels.items()
+        for uid, primary in in_file.items()
         for label in primary
     }
     if categories is None and (folder / CATEGORY_FILE).is_file():

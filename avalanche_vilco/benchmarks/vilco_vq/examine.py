@@ -34,7 +34,7 @@ def examine(root: Path, diagnosis: Diagnosis) -> None:
     """
     readers = (find_vq_files, read_visual_queries, read_unlabelled_visual_queries)
     found = read_subsets(diagnosis, root, readers, "query sets")
-    videos = VideoFolder(diagnosis.place("videos", root / CLIP_FOLDER))
+    videos = VideoFolder(diagnosis.path_of("videos", root / CLIP_FOLDER))
     diagnosis.settle_depth(videos.folder)
     with diagnosis.guard("videos", videos.folder):
         if not videos.folder.is_dir():
@@ -49,23 +49,23 @@ def examine(root: Path, diagnosis: Diagnosis) -> None:
 def _examine_videos(
     diagnosis: Diagnosis, videos: VideoFolder, found: AnnotatedSubsets
 ) -> None:
-    clips, place = found.clips or [], videos.folder
+    clips, folder = found.clips or [], videos.folder
     by_id = {uid: clip for one in found.read for uid, clip in one.clips.items()}
     faulty = set(videos.missing(clip.clip_id for clip in clips))
-    report_missing(diagnosis, "videos", place, clips, faulty)
+    report_missing(diagnosis, "videos", folder, clips, faulty)
     diagnosis.counts["videos"] = {"clips": len(clips) - len(faulty)}
     present = [query for query in found.queries if query.clip_id not in faulty]
     faults = [
         line for lines in clip_faults(present, by_id, videos).values() for line in lines
     ]
-    faulty |= add_clip_faults(diagnosis, "videos", place, faults, clips)
+    faulty |= add_clip_faults(diagnosis, "videos", folder, faults, clips)
     for query in present if diagnosis.is_deep else ():
         if query.clip_id not in faulty:
             try:
                 _read_crop(videos, by_id[query.clip_id], query)
             except VideoError as error:
                 fault = f"{query.clip_id}: {error.problem}"
-                faulty |= add_clip_faults(diagnosis, "videos", place, [fault], clips)
+                faulty |= add_clip_faults(diagnosis, "videos", folder, [fault], clips)
     videos.close()
 
 

@@ -250,11 +250,11 @@ def _boxes(
 ) -> list[_Box]:
     """Boxes whose numbers are finite and whose frames are consecutive."""
     for i, row in enumerate(rows):
-        spot = f"{field}[{i}]"
-        document.check_finite(row, record, spot)
+        numbered = f"{field}[{i}]"
+        document.check_finite(row, record, numbered)
         if row[0] % 1 or abs(row[0]) > _MAX_FRAME:
             problem = f"expected a frame, a whole number of 31 bits, but got {row[0]}"
-            document.fail(problem, record=record, field=spot)
+            document.fail(problem, record=record, field=numbered)
     frames = sorted(int(row[0]) for row in rows)
     if frames and frames != list(range(frames[0], frames[0] + len(frames))):
         problem = f"expected consecutive frames, each once, but got {frames!r:.80}"
