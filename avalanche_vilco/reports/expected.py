@@ -86,22 +86,17 @@ def write_expected(
 def _expect(
     row: str, runs: Sequence[Run], metric: str, number: Number
 ) -> ExpectedNumber | None:
-    values = [getattr(run.results.scores[metric], number) for run in runs]
-    found = over_seeds(values)
+    values = {run.seed: getattr(run.results.scores[metric], number) for run in runs}
+    found = over_seeds(list(values.values()))
     if found is None or math.isnan(found.std):
         return None
-    first = min(runs, key=lambda run: run.seed)
+    seed = min(values)
     tolerance = max(LEAST_TOLERANCE, STANDARD_DEVIATIONS * found.std)
+    mean, std, value = found.mean, found.std, 100 * values[seed]
+    numbers = (round(x, 4) for x in (mean, std, value, tolerance))
+    mean, std, value, tolerance = numbers
     return ExpectedNumber(
-        row=row,
-        metric=metric,
-        number=number,
-        n_seeds=found.n_seeds,
-        mean=round(found.mean, 4),
-        std=round(found.std, 4),
-        seed=first.seed,
-        value=round(100 * getattr(first.results.scores[metric], number), 4),
-        tolerance=round(tolerance, 4),
+        row, metric, number, found.n_seeds, mean, std, seed, value, tolerance
     )
 
 

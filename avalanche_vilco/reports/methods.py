@@ -280,8 +280,7 @@ def unequal_starts(setting: Setting) -> list[str]:
         for run in method.runs:
             start = f"model {run.results.config.model}, seed {run.seed}"
             digest = run.results.initial_weights_sha256[:12]
-            labels = found.setdefault(start, {}).setdefault(digest, [])
-            labels.append(method.label)
+            found.setdefault(start, {}).setdefault(digest, []).append(method.label)
     return [
         f"initial weights differ ({start}): "
         + "; ".join(f"{digest}: {', '.join(by)}" for digest, by in labels.items())
@@ -297,13 +296,14 @@ def unequal_versions(setting: Setting) -> list[str]:
 
     :param setting: its methods are compared.
     """
-    names = {name for run in setting.runs for name in run.results.versions}
-    lines = []
-    for name in sorted(names):
-        found = {run.results.versions.get(name, "unknown") for run in setting.runs}
-        if len(found) > 1:
-            lines.append(f"versions differ: {name} {', '.join(sorted(found))}")
-    return lines
+    versions = [run.results.versions for run in setting.runs]
+    names = sorted({name for found in versions for name in found})
+    by_name = {n: {found.get(n, "unknown") for found in versions} for n in names}
+    return [
+        f"versions differ: {name} {', '.join(sorted(found))}"
+        for name, found in by_name.items()
+        if len(found) > 1
+    ]
 
 
 def unequal_seeds(setting: Setting) -> list[str]:

@@ -52,9 +52,9 @@ class Section:
     """Tables of one setting, with what has to be known to read them."""
 
     title: str
-    before: Sequence[str] = ()
-    tables: Sequence[Table] = ()
-    after: Sequence[str] = ()
+    before: Sequence[str]
+    tables: Sequence[Table]
+    after: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -297,25 +297,13 @@ def difference(
 # --- Documents ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """How a form writes the parts of a section."""
-
-    title: str = "{}"
-    before: str = "{}"
-    table: str = "{title}\n{cells}"
-    after: str = "{}"
-
-
-_LATEX_TABLE = r"""\begin{{table}}
-\caption{{{title}}}
-{cells}
-\end{{table}}"""
-_LAYOUTS: Mapping[Form, _Layout] = {
-    "text": _Layout(),
-    "markdown": _Layout("## {}\n", "{}  ", "### {title}\n\n{cells}", "- {}"),
-    "latex": _Layout("% {}", "% {}", _LATEX_TABLE, "% {}"),
+_LATEX_TABLE = "\\begin{{table}}\n\\caption{{{}}}\n{}\n\\end{{table}}"
+_LAYOUTS: Mapping[Form, Sequence[str]] = {
+    "text": ("{}", "{}", "{}\n{}", "{}"),
+    "markdown": ("## {}\n", "{}  ", "### {}\n\n{}", "- {}"),
+    "latex": ("% {}", "% {}", _LATEX_TABLE, "% {}"),
 }
+"""How title, lines before, tables (title and cells) and lines after are written."""
 
 
 def render(found: Sequence[Section], form: Form = "text") -> str:
@@ -329,23 +317,17 @@ def render(found: Sequence[Section], form: Form = "text") -> str:
 
 
 def _lines(section: Section, form: Form) -> Iterator[str]:
-    layout = _LAYOUTS[form]
-    # A comment of LaTeX is obeyed by nothing.
+    title, before, with_cells, after = _LAYOUTS[form]
+    # In a comment of LaTeX nothing is obeyed.
     line_form: Form = "text" if form == "latex" else form
-    yield from ("", layout.title.format(escaped(section.title, line_form)))
-    for line in section.before:
-        yield layout.before.format(escaped(line, line_form))
+    yield from ("", title.format(escaped(section.title, line_form)))
+    yield from (before.format(escaped(line, line_form)) for line in section.before)
     for one in section.tables:
         cells = table(one.header, one.rows, form)
-        if form == "text":
-            cells = textwrap.indent(cells, "  ")
-        yield from (
-            "",
-            layout.table.format(title=escaped(one.title, form), cells=cells),
-        )
+        cells = textwrap.indent(cells, "  ") if form == "text" else cells
+        yield from ("", with_cells.format(escaped(one.title, form), cells))
     yield ""
-    for line in section.after:
-        yield layout.after.format(escaped(line, line_form))
+    yield from (after.format(escaped(line, line_form)) for line in section.after)
 
 
 # --- For programs ---------------------------------------------------------------------
@@ -361,9 +343,7 @@ def to_dicts(settings: Iterable[Setting], view: View | None = None) -> list[dict
     return [
         {
             "setting": dict(setting.facts),
-            "methods": [
-                _method_dict(method, view.of(setting)) for method in setting.methods
-            ],
+            "methods": [_method_dict(m, view.of(setting)) for m in setting.methods],
             "equal_bytes": [
                 [method.label for method in group]
                 for group in setting.by_bytes()
@@ -398,15 +378,12 @@ def _method_dict(method: Method, view: View) -> dict[str, Any]:
 
 def _score_dict(method: Method, metric: str, view: View) -> dict[str, Any]:
     found = {n: over_seeds(method.values(metric, n), view.interval) for n in NUMBERS}
-    return {
-        f"{name}_{part}": None if summary is None else _known(getattr(summary, part))
+    values = {
+        f"{name}_{part}": getattr(summary, part, math.nan)
         for name, summary in found.items()
         for part in ("mean", "std", "low", "high")
     }
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    return {name: None if math.isnan(x) else x for name, x in values.items()}
 
 
 def to_csv(settings: Iterable[Setting], view: View | None = None) -> str:
