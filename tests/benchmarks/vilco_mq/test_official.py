@@ -457,11 +457,8 @@ def test_streams_of_official_files_and_their_manifest(tmp_path, mq_root):
     again = vilco_mq(tmp_path, manifest=made.manifest(), sources=sources)
     for one, other in ((made, vilco_mq(mq_root)), (again, made)):
         held = [
-            [
-                (s.clip.clip_id, s.windows_sec.tolist())
-                for s in scenario.datasets["test"].samples
-            ]
-            for scenario in (one, other)
+            [(s.clip.clip_id, s.windows_sec.tolist()) for s in data.samples]
+            for data in (one.datasets["test"], other.datasets["test"])
         ]
         assert held[0] == held[1]
     alphabetical = {"features_per_sec": 30 / 64}
