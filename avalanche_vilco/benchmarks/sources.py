@@ -139,11 +139,12 @@ def annotation_files(
     root: DataRoot,
     names: Mapping[str, str],
     find: Callable[[Path], Mapping[str, Path]],
-    hints: Mapping[str, str],
+    hints: Mapping[str, str] | None = None,
 ) -> dict[str, Path]:
     """Annotation file of each subset, in the root or its folder ``annotations``.
 
-    :param source: folder or files, instead of the root's.
+    :param source: folder or files, instead of the root's; of one subset also its file,
+        and files of other subsets alone leave it to the root.
     :param root: the root.
     :param names: subset -> name that its file is expected to have, for errors.
     :param find: gives the files of a folder by subset.
@@ -152,6 +153,12 @@ def annotation_files(
     """
     found: dict[str, Path] = {}
     where = "the files that annotations names"
+    if len(names) == 1:
+        (subset,) = names
+        if isinstance(source, (str, Path)) and Path(source).expanduser().is_file():
+            source = {subset: source}
+        elif isinstance(source, Mapping) and subset not in source and root.folder:
+            source = None
     if isinstance(source, Mapping):
         found = {subset: Path(path).expanduser() for subset, path in source.items()}
     else:
@@ -162,7 +169,7 @@ def annotation_files(
             found.update(find(folder))
     for subset, name in names.items():
         if subset not in found:
-            hint = hints.get(subset, "")
+            hint = (hints or {}).get(subset, "")
             raise FileNotFoundError(
                 f"no {subset} annotations in {where}: expected {name}{hint}"
             )

@@ -45,7 +45,6 @@ from avalanche_vilco.benchmarks.vilco_nlq.sources import (
     NLQSources,
     QuestionFiles,
     read_question_files,
-    read_unlabelled_files,
 )
 from avalanche_vilco.benchmarks.vilco_nlq.split import (
     NLQ_PROTOCOLS,
@@ -179,7 +178,7 @@ def unlabelled_nlq(
     :raises FeatureError: features are missing or damaged; lists all.
     """
     chosen = checked_sources(NLQSources, sources)
-    files = read_unlabelled_files(dataset_root, chosen)
+    files = read_question_files(dataset_root, chosen, None)
     read, clips = files.annotations, _feature_clips(files, chosen)
     items = question_items(read.queries, read.clips)
     store, present = open_clip_features(items, clips, chosen, files, NLQ_RULES.units)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -75,66 +74,37 @@ class QuestionFiles(DataFiles):
 
 
 def read_question_files(
-    dataset_root: Path | str | None, sources: NLQSources, protocol: Protocol
+    dataset_root: Path | str | None, sources: NLQSources, protocol: Protocol | None
 ) -> QuestionFiles:
     """Find and read the annotations of a data root.
 
     :param dataset_root: see :func:`~avalanche_vilco.vilco_nlq`.
     :param sources: what lies elsewhere.
-    :param protocol: says how windows and texts are read.
+    :param protocol: says how windows and texts are read; ``None`` reads the unannotated
+        test file.
     :raises FileNotFoundError: root or annotation files are absent.
     :raises DataError: annotations are damaged, or train and val share a parent video.
     """
-    subsets = ("val",) if sources.small_data else ("train", "val")
-    root = _root(dataset_root, sources)
-    read = read_language_queries(
-        _files(root, sources.annotations, subsets),
-        windows=protocol.windows,
-        strip_prefixes=not protocol.reads_raw,
-    )
-    check_disjoint_parents(read.clips.values(), read.files["val"])
-    return _with_text(root, read, sources)
-
-
-def read_unlabelled_files(
-    dataset_root: Path | str | None, sources: NLQSources
-) -> QuestionFiles:
-    """Find and read the unannotated test file of a data root.
-
-    :param dataset_root: see :func:`~avalanche_vilco.vilco_nlq`.
-    :param sources: what lies elsewhere; one annotation path is the test file.
-    :raises FileNotFoundError: root or file are absent.
-    :raises DataError: the file is damaged.
-    """
-    root, source = _root(dataset_root, sources), sources.annotations
-    if isinstance(source, (str, Path)) and not Path(source).expanduser().is_dir():
-        source = {"test": source}
-    elif isinstance(source, Mapping) and "test" not in source and root.folder:
-        source = None
-    read = read_unlabelled_queries(_files(root, source, ("test",))["test"])
-    return _with_text(root, read, sources)
-
-
-def _root(dataset_root: Path | str | None, sources: NLQSources) -> DataRoot:
-    return find_root(
+    root = find_root(
         dataset_root,
         sources.annotations,
         benchmark="vilco_nlq",
         embedded=mini_nlq_root,
         version=MINI_NLQ_VERSION,
     )
-
-
-def _files(
-    root: DataRoot, source: AnnotationSource | None, subsets: tuple[str, ...]
-) -> dict[str, Path]:
-    return annotation_files(
-        source,
-        root,
-        {subset: OFFICIAL_NLQ_FILES[subset] for subset in subsets},
-        find_nlq_files,
-        {"train": "; small_data=True makes do with val"},
+    subsets: tuple[str, ...] = ("val",) if sources.small_data else ("train", "val")
+    if protocol is None:
+        subsets = ("test",)
+    names = {subset: OFFICIAL_NLQ_FILES[subset] for subset in subsets}
+    hints = {"train": "; small_data=True makes do with val"}
+    files = annotation_files(sources.annotations, root, names, find_nlq_files, hints)
+    if protocol is None:
+        return _with_text(root, read_unlabelled_queries(files["test"]), sources)
+    read = read_language_queries(
+        files, windows=protocol.windows, strip_prefixes=not protocol.reads_raw
     )
+    check_disjoint_parents(read.clips.values(), read.files["val"])
+    return _with_text(root, read, sources)
 
 
 def _with_text(

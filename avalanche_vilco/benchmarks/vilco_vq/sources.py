@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -114,12 +113,8 @@ def annotation_file(
     :param subset: ``"train"``, ``"val"`` or ``"test"``.
     :raises FileNotFoundError: root or file are absent.
     """
-    root, source = _root(dataset_root, sources), sources.annotations
-    if isinstance(source, (str, Path)) and not Path(source).expanduser().is_dir():
-        source = {subset: source}
-    elif isinstance(source, Mapping) and subset not in source and root.folder:
-        source = None
-    return _files(root, source, (subset,))[subset]
+    root = _root(dataset_root, sources)
+    return _files(root, sources.annotations, (subset,))[subset]
 
 
 def _root(dataset_root: Path | str | None, sources: VQSources) -> DataRoot:
@@ -136,7 +131,7 @@ def _files(
     root: DataRoot, source: AnnotationSource | None, subsets: tuple[str, ...]
 ) -> dict[str, Path]:
     names = {subset: OFFICIAL_VQ_FILES[subset] for subset in subsets}
-    return annotation_files(source, root, names, find_vq_files, {})
+    return annotation_files(source, root, names, find_vq_files)
 
 
 def _pictures(root: DataRoot, sources: VQSources) -> VisualPictures:

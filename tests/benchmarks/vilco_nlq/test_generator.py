@@ -591,6 +591,10 @@ def test_unannotated_questions_can_be_answered(root):
     assert targets["segments_sec"].shape == (0, 2)
     assert targets["duration_sec"] > 0
     assert data.samples[0].template == -1
+    file = root / "nlq_test_unannotated.json"
+    for annotations in (file, {"test": file}, {"train": "of", "val": "the run"}):
+        again = unlabelled_nlq(root, sources={"annotations": annotations})
+        assert len(again) == len(data)
 
 
 def test_unannotated_file_must_be_there(copied):
