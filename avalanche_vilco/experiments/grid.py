@@ -118,23 +118,19 @@ def run_grid(grid: Grid, options: GridOptions) -> list[str]:
     :param options: what of it.
     :return: a line for each run that failed and for what is not comparable.
     """
-    tables = chosen_tables(grid, options)
+    tables = _chosen_tables(grid, options)
     names = list(dict.fromkeys(name for rows in tables.values() for name in rows))
     rows = [row for row in grid.rows if row.name in names]
-    failed = run_all(grid, rows, options)
+    failed = _run_all(grid, rows, options)
     if options.write_expected is not None or options.expected is not None:
-        failed += expectations(grid, rows, options)
+        failed += _expectations(grid, rows, options)
     for number, members in tables.items():
-        failed += write_table(grid, number, members, options)
+        failed += _write_table(grid, number, members, options)
     return failed
 
 
-def chosen_tables(grid: Grid, options: GridOptions) -> dict[int, list[str]]:
-    """Row names of each table.
-
-    :param grid: of the tables.
-    :param options: which of them.
-    """
+def _chosen_tables(grid: Grid, options: GridOptions) -> dict[int, list[str]]:
+    """Row names of each table."""
     more = grid.more_on_embedded if options.data == EMBEDDED else {}
     tables = {}
     for number, rows in grid.paper_tables.items():
@@ -154,14 +150,8 @@ def chosen_tables(grid: Grid, options: GridOptions) -> dict[int, list[str]]:
 # Running
 
 
-def run_all(grid: Grid, rows: Sequence[Row], options: GridOptions) -> list[str]:
-    """Run what is not finished.
-
-    :param grid: of the rows.
-    :param rows: to run.
-    :param options: how.
-    :return: a line for each run that failed.
-    """
+def _run_all(grid: Grid, rows: Sequence[Row], options: GridOptions) -> list[str]:
+    """Run what is not finished; a line for each run that failed."""
     free = [row for row in rows if row.bytes_of is None]
     bound = [row for row in rows if row.bytes_of is not None]
     failed = _run_jobs([job for job, _ in _jobs_of(grid, free, options)], options)
@@ -204,7 +194,7 @@ def settings_of(
         usual = options.mem_size or grid.memory[options.data]
         strategy_options.setdefault("mem_size", usual)
     if row.bytes_of is not None:
-        strategy_options["mem_size"], problem = size_for_bytes(row, options)
+        strategy_options["mem_size"], problem = _size_for_bytes(row, options)
     if options.root is not None:
         data["dataset_root"] = options.root
         if row.features:
@@ -223,15 +213,11 @@ def settings_of(
     return settings, problem
 
 
-def size_for_bytes(row: Row, options: GridOptions) -> tuple[int, str]:
+def _size_for_bytes(row: Row, options: GridOptions) -> tuple[int, str]:
     """Samples with which a row keeps as many bytes as another row does.
 
     What a sample costs the method, and what it keeps besides (a teacher), is read off
     the row of its strategy's name; of the first seed, so that all seeds have one size.
-
-    :param row: with the name of the other.
-    :param options: where the runs are.
-    :return: the number, and why there is none, if so.
     """
     assert row.bytes_of is not None
     found = {name: _memory_of(name, options) for name in (row.bytes_of, row.strategy)}
@@ -259,7 +245,7 @@ def _memory_of(name: str, options: GridOptions) -> Any:
 
 
 def _run_jobs(jobs: Sequence[Job], options: GridOptions) -> list[str]:
-    left = [job for job in jobs if not is_finished(job)]
+    left = [job for job in jobs if not _is_finished(job)]
     if jobs:
         print(f"{len(jobs) - len(left)} of {len(jobs)} runs are there already")
     if options.list:
@@ -268,11 +254,8 @@ def _run_jobs(jobs: Sequence[Job], options: GridOptions) -> list[str]:
     return work_off(left, options.jobs) if left else []
 
 
-def is_finished(job: Job) -> bool:
-    """Whether the folder holds this very run, finished; ``run`` refuses another's.
-
-    :param job: of the run.
-    """
+def _is_finished(job: Job) -> bool:
+    """Whether the folder holds this very run, finished; ``run`` refuses another's."""
     from avalanche_vilco.experiments.config import resolve
     from avalanche_vilco.reports.runs import read_run
 
@@ -296,12 +279,7 @@ def is_finished(job: Job) -> bool:
 
 
 def work_off(jobs: Sequence[Job], n_workers: int) -> list[str]:
-    """Run jobs, showing how far they are.
-
-    :param jobs: to run.
-    :param n_workers: processes.
-    :return: a line for each that failed.
-    """
+    """Run jobs, showing how far they are; a line for each that failed."""
     # Read by torch of the workers when they import it.
     os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
     make_embedded = find_benchmark(jobs[0].grid.benchmark).embedded_root
@@ -341,11 +319,7 @@ def _outcome(future: Future[str]) -> str:
 
 
 def work(job: Job) -> str:
-    """One run, in a process of its own; all that it says goes to ``grid.log``.
-
-    :param job: of the run.
-    :return: its score in a line.
-    """
+    """One run in a process of its own, which says all in ``grid.log``; its score."""
     job.folder.mkdir(parents=True, exist_ok=True)
     with (job.folder / "grid.log").open("a", encoding="utf-8", buffering=1) as log:
         # Avalanche sets filters of its own against ours.
@@ -388,17 +362,10 @@ def _train(job: Job, log: TextIO) -> dict[str, Any]:
 # Reporting
 
 
-def write_table(
+def _write_table(
     grid: Grid, number: int, members: Sequence[str], options: GridOptions
 ) -> list[str]:
-    """Write a table with its plots.
-
-    :param grid: of the table.
-    :param number: of the table.
-    :param members: names of its rows.
-    :param options: where the runs are.
-    :return: lines about faults and about runs that are not comparable.
-    """
+    """Write a table with its plots; lines about faults and unequal starts."""
     from avalanche_vilco.core.diagnosis import Diagnosis
     from avalanche_vilco.core.files import write_atomically
     from avalanche_vilco.reports.methods import unequal_starts
@@ -434,14 +401,8 @@ def write_table(
     return [line for setting in settings for line in unequal_starts(setting)]
 
 
-def expectations(grid: Grid, rows: Sequence[Row], options: GridOptions) -> list[str]:
-    """Write, or compare with, numbers found earlier.
-
-    :param grid: of the rows.
-    :param rows: that were run.
-    :param options: which files.
-    :return: a line for each number that is not reproduced.
-    """
+def _expectations(grid: Grid, rows: Sequence[Row], options: GridOptions) -> list[str]:
+    """Write numbers, or compare with earlier ones; a line for each that differs."""
     from avalanche_vilco.reports import expected
     from avalanche_vilco.reports.runs import read_run
 
