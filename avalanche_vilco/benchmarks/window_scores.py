@@ -1,4 +1,4 @@
-"""Submitted windows as tensors, and their recall by k and tIoU."""
+"""Windows that answer: of a run, and of a file as tensors with their recall."""
 
 from __future__ import annotations
 
@@ -143,3 +143,33 @@ def recall_by_group(
         number: {"windows": n, **grid.rows(table)}
         for number, n, table in zip(*columns, found.recall.tolist(), strict=True)
     }
+
+
+class WindowAnswers:
+    """Ranked windows of each sample, by its position.
+
+    :param n_samples: of the stream.
+    """
+
+    def __init__(self, n_samples: int) -> None:
+        self._windows: list[list[Window]] = [[] for _ in range(n_samples)]
+
+    def add(self, predictions: Any, targets: Any) -> None:
+        """Take a mini-batch."""
+        rows = zip(
+            targets.sample.tolist(),
+            predictions.segments_sec.tolist(),
+            predictions.scores.tolist(),
+            predictions.labels.tolist(),
+            strict=True,
+        )
+        for sample, segments, scores, labels in rows:
+            self._windows[sample] = [
+                (*segment, score, label)
+                for segment, score, label in zip(segments, scores, labels, strict=True)
+                if label >= 0
+            ]
+
+    def answers(self) -> list[list[Window]]:
+        """Windows of each sample, best first."""
+        return self._windows

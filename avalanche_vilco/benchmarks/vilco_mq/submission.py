@@ -1,4 +1,4 @@
-"""Files of answers to Moment Queries, read and scored."""
+"""Files of answers to Moment Queries, written, read and scored."""
 
 from __future__ import annotations
 
@@ -366,3 +366,32 @@ def _repeats(moments: MomentSubmission, reference: Reference | None) -> list[Not
     if reference != "actionformer":
         reason = "annotated windows that repeat another one to within 1 ms"
     return [Note(f"{reason}, left out", count)] if count else []
+
+
+def moment_document(
+    data: Any,
+    answers: Sequence[Sequence[Window]],
+    scenario: Any,
+    options: Mapping[str, Any],
+    subset: str,
+) -> dict[str, Any]:
+    """Write windows as the challenge takes them.
+
+    A clip that several experiences ask is in it once, as in the first.
+    """
+    names = [query.name for query in scenario.queries]
+    results: dict[str, list[dict[str, Any]]] = {}
+    for sample, windows in zip(data.samples, answers, strict=True):
+        results.setdefault(
+            sample.clip.clip_id,
+            [
+                {"label": names[label], "score": score, "segment": [start, end]}
+                for start, end, score, label in windows
+            ],
+        )
+    return {
+        "version": "1.0",
+        "challenge": "ego4d_moment_queries",
+        "detect_results": results,
+        "retrieve_results": results,
+    }

@@ -1,4 +1,4 @@
-"""Files of answers to Natural Language Queries, read and scored."""
+"""Files of answers to Natural Language Queries, written, read and scored."""
 
 from __future__ import annotations
 
@@ -276,3 +276,30 @@ def score(
     numbers = torch.tensor([[names.index(name)] for name in templates], device=device)
     groups = recall_by_group(result, moments, grid, numbers)
     result.groups = {names[number]: rows for number, rows in groups.items()}
+
+
+def question_document(
+    data: Any,
+    answers: Sequence[Sequence[Window]],
+    scenario: Any,
+    options: Mapping[str, Any],
+    subset: str,
+) -> dict[str, Any]:
+    """Write windows as the challenge takes them, best first.
+
+    Arguments are those of ``Submission.document``.
+    """
+    results = [
+        {
+            "clip_uid": sample.clip.clip_id,
+            "annotation_uid": sample.query.annotation_uid,
+            "query_idx": sample.query.query_idx,
+            "predicted_times": [[start, end] for start, end, _, _ in windows],
+        }
+        for sample, windows in zip(data.samples, answers, strict=True)
+    ]
+    return {
+        "version": "1.0",
+        "challenge": "ego4d_nlq_challenge",
+        "results": results,
+    }

@@ -51,12 +51,6 @@ def visual_document(
     """Write tracks as Ego4D's Visual-Queries-2D challenge takes them.
 
     Query sets that the protocol leaves out are in it, without boxes.
-
-    :param data: dataset of the queries that are answered.
-    :param answers: a track for each.
-    :param scenario: that the model has learnt.
-    :param options: of the generator.
-    :param subset: ``"val"`` or ``"test"``.
     """
     sources = checked_sources(VQSources, options.get("sources"))
     file = annotation_file(options.get("dataset_root"), sources, subset)
