@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from avalanche_vilco.core.schema import decode_json
 from avalanche_vilco.data.features import (
     SUFFIXES,
     FeatureFolder,
-    FeatureStore,
     StoredFeatures,
     open_features,
     open_tokens,
@@ -164,7 +163,7 @@ def examine_parts(
     text = diagnosis.path_of("query_text", text)
     diagnosis.settle_depth(features, embeddings)
     with diagnosis.guard("features", features):
-        examine_features(diagnosis, features, clips, known)
+        _examine_features(diagnosis, features, clips, known)
     with diagnosis.guard("query text", text):
         if text.exists():
             examine_text(text)
@@ -172,25 +171,61 @@ def examine_parts(
             remedy = "without it each word has a fixed random vector; see docs/data.md"
             diagnosis.note("query text", text, "no query text", remedy)
     with diagnosis.guard("narrations", sentences):
-        examine_narrations(diagnosis, sentences, embeddings, clips, known)
+        _examine_narrations(diagnosis, sentences, embeddings, clips, known)
 
 
-# --- Features
+@dataclass(frozen=True)
+class ClipFiles:
+    """Files of clips, one each, and what is said of them."""
+
+    diagnosis: Diagnosis
+    part: str
+    """What they are: ``"features"`` or ``"videos"``."""
+    source: Path
+    clips: Sequence[KnownClip]
+
+    def add_missing(self, missing: Collection[str]) -> None:
+        """Faults of streamed clips that have no file, by subset; a note of others.
+
+        :param missing: ids of clips.
+        """
+        lacking = [clip for clip in self.clips if clip.clip_id in missing]
+        streamed = [clip for clip in lacking if clip.is_streamed]
+        for subset in sorted({clip.subset for clip in streamed}):
+            ids = [clip.clip_id for clip in streamed if clip.subset == subset]
+            problem = f"{len(ids)} {subset} clips have no {self.part}"
+            remedy = "extract or copy them, or pass missing='drop' to leave them out"
+            self.diagnosis.fault(self.part, self.source, problem, remedy, ids)
+        ids = [clip.clip_id for clip in lacking if not clip.is_streamed]
+        if ids:
+            problem = f"{len(ids)} clips of no stream have no {self.part}"
+            self.diagnosis.note(self.part, self.source, problem, _NOT_ASKED_FOR, ids)
+
+    def add_faults(self, faults: Iterable[str]) -> set[str]:
+        """Faults of clips; of those that no stream asks for they are notes.
+
+        :param faults: ``"<clip id>: <problem>"``.
+        :return: ids of the clips at fault.
+        """
+        unasked = {clip.clip_id for clip in self.clips if not clip.is_streamed}
+        faulty: set[str] = set()
+        for fault in faults:
+            clip_id, _, problem = fault.partition(": ")
+            faulty.add(clip_id)
+            where = (self.part, self.source, problem)
+            if clip_id in unasked:
+                self.diagnosis.note(*where, _NOT_ASKED_FOR, [clip_id])
+            else:
+                self.diagnosis.fault(*where, COPY_AGAIN, [clip_id])
+        return faulty
 
 
-def examine_features(
+def _examine_features(
     diagnosis: Diagnosis,
     source: Path,
     clips: Sequence[KnownClip] | None,
     known: Iterable[str],
 ) -> None:
-    """Examine features of clips.
-
-    :param diagnosis: gets the findings.
-    :param source: store of the features.
-    :param clips: what is expected; None: annotations are at fault.
-    :param known: ids of all clips in the annotation files.
-    """
     if not source.exists():
         remedy = f"expected one file a clip, <clip_uid> + {', '.join(SUFFIXES)}"
         diagnosis.fault("features", source, "no features", remedy)
@@ -204,109 +239,33 @@ def examine_features(
     if clips is None:
         counts["compared"] = "no, the annotations are at fault"
         return
+    files = ClipFiles(diagnosis, "features", source, clips)
     missing = set(store.missing(clip.clip_id for clip in clips))
-    report_missing(diagnosis, "features", source, clips, missing)
-    present = [clip for clip in clips if clip.clip_id not in missing]
-    counts["clips"] = len(present)
-    _examine_present(diagnosis, source, store, present)
-
-
-def report_missing(
-    diagnosis: Diagnosis,
-    part: str,
-    source: Path,
-    clips: Sequence[KnownClip],
-    missing: Iterable[str],
-) -> None:
-    """Faults of streamed clips that have no file, by subset, and a note of others.
-
-    :param diagnosis: gets the findings.
-    :param part: what is missing: ``"features"`` or ``"videos"``.
-    :param source: where it should be.
-    :param clips: all clips.
-    :param missing: ids of those that have none.
-    """
-    lacking = [clip for clip in clips if clip.clip_id in set(missing)]
-    streamed = [clip for clip in lacking if clip.is_streamed]
-    for subset in sorted({clip.subset for clip in streamed}):
-        ids = [clip.clip_id for clip in streamed if clip.subset == subset]
-        problem = f"{len(ids)} {subset} clips have no {part}"
-        remedy = "extract or copy them, or pass missing='drop' to leave them out"
-        diagnosis.fault(part, source, problem, remedy, ids)
-    ids = [clip.clip_id for clip in lacking if not clip.is_streamed]
-    if ids:
-        problem = f"{len(ids)} clips of no stream have no {part}"
-        diagnosis.note(part, source, problem, _NOT_ASKED_FOR, ids)
-
-
-def add_clip_faults(
-    diagnosis: Diagnosis,
-    part: str,
-    source: Path,
-    faults: Iterable[str],
-    clips: Sequence[KnownClip],
-) -> set[str]:
-    """Faults of clips; of those that no stream asks for they are notes.
-
-    :param diagnosis: gets the findings.
-    :param part: of the root.
-    :param source: where the clips' files are.
-    :param faults: ``"<clip id>: <problem>"``.
-    :param clips: all clips.
-    :return: ids of the clips at fault.
-    """
-    unasked = {clip.clip_id for clip in clips if not clip.is_streamed}
-    faulty: set[str] = set()
-    for fault in faults:
-        clip_id, _, problem = fault.partition(": ")
-        faulty.add(clip_id)
-        if clip_id in unasked:
-            diagnosis.note(part, source, problem, _NOT_ASKED_FOR, [clip_id])
-        else:
-            diagnosis.fault(part, source, problem, COPY_AGAIN, [clip_id])
-    return faulty
-
-
-def _examine_present(
-    diagnosis: Diagnosis,
-    source: Path,
-    store: FeatureStore,
-    clips: Sequence[KnownClip],
-) -> None:
-    expected = {clip.clip_id: clip.n_steps for clip in clips}
+    files.add_missing(missing)
+    expected = {c.clip_id: c.n_steps for c in clips if c.clip_id not in missing}
+    counts["clips"] = len(expected)
     faulty: set[str] = set()
     try:
         store.preflight(expected)
     except FeatureError as error:
-        faulty = add_clip_faults(diagnosis, "features", source, error.faults, clips)
+        faulty = files.add_faults(error.faults)
     sound = [clip_id for clip_id in expected if clip_id not in faulty]
     if sound:
-        diagnosis.counts["features"]["width"] = store.width
+        counts["width"] = store.width
     for clip_id in sound if diagnosis.is_deep else ():
         try:
             store.read(clip_id)
         except FeatureError as error:
-            add_clip_faults(diagnosis, "features", source, error.faults, clips)
+            files.add_faults(error.faults)
 
 
-# --- Narrations -----------------------------------------------------------------------
-
-
-def examine_narrations(
+def _examine_narrations(
     diagnosis: Diagnosis,
     sentences: Path,
     features: Path,
     clips: Sequence[KnownClip] | None,
     known: frozenset[str],
 ) -> None:
-    """Examine timed sentences and their features.
-
-    :param diagnosis: gets the findings.
-    :param sentences: the jsonl file.
-    :param features: npz archive or LMDB.
-    :param clips: what they are about; None: annotations are at fault.
-    :param known: ids of all clips in the annotation files.
-    """
     there = [path for path in (sentences, features) if path.exists()]
     if not there:
         remedy = "only methods with a narration loss need them"

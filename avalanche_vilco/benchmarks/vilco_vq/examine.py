@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 from avalanche_vilco.benchmarks.examination import (
     AnnotatedSubsets,
-    add_clip_faults,
+    ClipFiles,
     read_subsets,
-    report_missing,
 )
 from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     CLIP_FOLDER,
@@ -49,23 +49,20 @@ def examine(root: Path, diagnosis: Diagnosis) -> None:
 def _examine_videos(
     diagnosis: Diagnosis, videos: VideoFolder, found: AnnotatedSubsets
 ) -> None:
-    clips, folder = found.clips or [], videos.folder
+    files = ClipFiles(diagnosis, "videos", videos.folder, found.clips or [])
     by_id = {uid: clip for one in found.read for uid, clip in one.clips.items()}
-    faulty = set(videos.missing(clip.clip_id for clip in clips))
-    report_missing(diagnosis, "videos", folder, clips, faulty)
-    diagnosis.counts["videos"] = {"clips": len(clips) - len(faulty)}
+    faulty = set(videos.missing(clip.clip_id for clip in files.clips))
+    files.add_missing(faulty)
+    diagnosis.counts["videos"] = {"clips": len(files.clips) - len(faulty)}
     present = [query for query in found.queries if query.clip_id not in faulty]
-    faults = [
-        line for lines in clip_faults(present, by_id, videos).values() for line in lines
-    ]
-    faulty |= add_clip_faults(diagnosis, "videos", folder, faults, clips)
+    lines = clip_faults(present, by_id, videos).values()
+    faulty |= files.add_faults(chain.from_iterable(lines))
     for query in present if diagnosis.is_deep else ():
         if query.clip_id not in faulty:
             try:
                 _read_crop(videos, by_id[query.clip_id], query)
             except VideoError as error:
-                fault = f"{query.clip_id}: {error.problem}"
-                faulty |= add_clip_faults(diagnosis, "videos", folder, [fault], clips)
+                faulty |= files.add_faults([f"{query.clip_id}: {error.problem}"])
     videos.close()
 
 
