@@ -1,4 +1,4 @@
-"""The task matrix of moment recall, filled while a strategy trains and evaluates."""
+"""The task matrix of a metric, filled while a strategy trains and evaluates."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -30,7 +30,7 @@ _FORGETTING: tuple[Emission, ...] = ("forgetting",)
 
 
 class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
-    """One :class:`~avalanche_vilco.evaluation.matrix.TaskMatrix` per recall value.
+    """One :class:`~avalanche_vilco.evaluation.matrix.TaskMatrix` per value of a metric.
 
     Row i describes the model that training on experience i left behind. Evaluations of
     one stream fill it, whichever other streams are evaluated, and the last one wins. A
@@ -46,7 +46,7 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
     ``BwF_Recall@1x_tIoU0.5`` (BwF_i, lower is better) are emitted, unless a cell they
     need is empty: ``matrices[...].missing()`` then tells which and why.
 
-    :param recall: the state to fill in each evaluated experience;
+    :param state: the state to fill in each evaluated experience;
         :class:`MomentRecall` or another one whose values are in [0, 1].
     :param n_experiences: size of the matrices; the length of the evaluated stream by
         default.
@@ -62,7 +62,7 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
 
     def __init__(
         self,
-        recall: MetricState,
+        state: MetricState,
         *,
         n_experiences: int | None = None,
         stream: str = "test",
@@ -77,41 +77,29 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
             raise ValueError(
                 f"expected emit within 'average', 'forgetting' but got {emit}"
             )
-        self._recall = recall
+        self._state = state
         self._n_experiences = n_experiences
-        self._stream = stream
+        self.stream = stream
+        """Name of the stream that fills the matrices."""
         self._future = future
         self._emit = emit
-        self._weights = weights
-        self._matrices: dict[str, TaskMatrix] = {}
+        self.weights = weights
+        """Weights of the tasks in both numbers."""
+        self.matrices: dict[str, TaskMatrix] = {}
+        """Matrix by name of the value; empty before the first evaluation that counts."""
         self._row: int | None = None
         self._may_hold_scores = False
 
-    @property
-    def matrices(self) -> dict[str, TaskMatrix]:
-        """Matrix by recall name; empty before the first evaluation that counts."""
-        return self._matrices
-
-    @property
-    def stream(self) -> str:
-        """Name of the stream that fills the matrices."""
-        return self._stream
-
-    @property
-    def weights(self) -> Weights:
-        """Weights of the tasks in both numbers."""
-        return self._weights
-
     def reset(self) -> None:
         """Forget the hits of the current experience; the matrices stay."""
-        self._recall.reset()
+        self._state.reset()
 
     def result(self) -> dict[str, TaskMatrix]:
         """The matrices filled so far.
 
-        :return: matrix by recall name.
+        :return: matrix by name of the value.
         """
-        return self._matrices
+        return self.matrices
 
     def before_training_exp(self, strategy: Any) -> None:
         """Turn to the row of the experience to train."""
@@ -121,14 +109,14 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
     def before_training_iteration(self, strategy: Any) -> None:
         """Empty the row, whose scores are those of another model from here on."""
         if self._may_hold_scores and self._row is not None:
-            for matrix in self._matrices.values():
+            for matrix in self.matrices.values():
                 if self._row < matrix.n_experiences:
                     matrix.clear_row(self._row)
             self._may_hold_scores = False
 
     def before_eval_exp(self, strategy: Any) -> None:
         """Start a new experience."""
-        start_anew(self._recall, strategy)
+        start_anew(self._state, strategy)
         cell = self._cell(strategy)
         if cell is not None:
             self._prepare(cell, strategy.experience.origin_stream)
@@ -137,7 +125,7 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
         """Count the hits of the current mini-batch."""
         cell = self._cell(strategy)
         if cell is not None and not self._is_unlearnt(*cell):
-            self._recall.update(*decoded(strategy))
+            self._state.update(*decoded(strategy))
 
     def after_eval_exp(self, strategy: Any) -> None:
         """Fill the cell of the experience just evaluated."""
@@ -165,7 +153,7 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
         experience = strategy.experience
         if self._row is None or experience is None:
             return None
-        if experience.origin_stream.name != self._stream:
+        if experience.origin_stream.name != self.stream:
             return None
         return self._row, experience.current_experience
 
@@ -176,18 +164,18 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
         if self._n_experiences is None:
             self._n_experiences = n_experiences_of(stream)
         size = _checked_size(self._n_experiences, cell)
-        if not self._matrices:
-            self._matrices = {name: TaskMatrix(size) for name in self._recall.names}
+        if not self.matrices:
+            self.matrices = {name: TaskMatrix(size) for name in self._state.names}
 
     def _fill(self, row: int, column: int) -> None:
         self._may_hold_scores = True
         if self._is_unlearnt(row, column):
             reason = f"queries of experience {column} are not learnt yet after "
-            for matrix in self._matrices.values():
+            for matrix in self.matrices.values():
                 matrix.leave_empty(row, column, f"{reason}experience {row}")
             return
-        values = values_of(self._recall)
-        for name, matrix in self._matrices.items():
+        values = values_of(self._state)
+        for name, matrix in self.matrices.items():
             value = values[name]
             if math.isnan(value):
                 matrix.exclude(column, f"experience {column} has no ground truth")
@@ -196,12 +184,12 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
 
     def _summary(self, row: int) -> dict[str, float]:
         values = {}
-        for name, matrix in self._matrices.items():
+        for name, matrix in self.matrices.items():
             if "average" in self._emit:
-                average = matrix.average(row, weights=self._weights)
+                average = matrix.average(row, weights=self.weights)
                 values[f"Average{name}"] = average
             if "forgetting" in self._emit:
-                forgetting = matrix.backward_forgetting(row, weights=self._weights)
+                forgetting = matrix.backward_forgetting(row, weights=self.weights)
                 values[f"BwF_{name}"] = forgetting
         return values
 
