@@ -6,6 +6,13 @@ else of it. A package of one's own adds a benchmark with an entry point::
 
     [project.entry-points."avalanche_vilco.benchmarks"]
     my_benchmark = "my_package.benchmark:BENCHMARK"
+
+``tests/experiments/external`` is the shortest one. Runs need of its generator a
+``Scenario`` whose ``datasets`` have ``samples`` with a ``clip`` (``clip_id``,
+``duration_sec``), ``collate_fn``, ``narrations`` (None: none), ``subset(positions)``,
+``scrambled(seed)`` for the chance level (None: nothing to exchange) and
+``exemplar_bytes(positions)``; and ``info`` with ``benchmark``, ``protocol``,
+``protocol_version``, ``data`` and ``uses_ground_truth_at_test``.
 """
 
 from __future__ import annotations
