@@ -36,13 +36,6 @@ def test_the_example_in_the_documentation_holds():
     assert doctest.testmod(module).failed == 0
 
 
-def test_rows_are_time():
-    matrix = TaskMatrix(2)
-    matrix.record(1, 0, 0.25)
-    assert matrix[1, 0] == 0.25
-    assert math.isnan(matrix[0, 1])
-
-
 def test_forgetting_starts_with_the_second_experience():
     matrix = matrix_of([[0.9], [0.6, 0.8]])
     assert math.isnan(matrix.backward_forgetting(0))
@@ -145,13 +138,6 @@ def test_a_score_takes_an_excluded_experience_in_again():
     matrix.record(1, 1, 0.0)
     assert matrix.excluded == {}
     assert matrix.average() == pytest.approx(0.3)
-
-
-def test_a_recorded_cell_has_no_reason():
-    matrix = TaskMatrix(1)
-    matrix.leave_empty(0, 0, "stopped")
-    matrix.record(0, 0, 0.5)
-    assert matrix.why(0, 0) is None
 
 
 def test_a_cleared_row_forgets_scores_and_reasons():
@@ -358,15 +344,6 @@ def test_open_domain_numbers_are_those_of_the_reference_code():
         "Transfer": pytest.approx(0.4375),
         "Retention": pytest.approx(0.85),
     }
-
-
-def test_scores_of_a_model_that_never_changes_are_equal_however_averaged():
-    row = [0.243, 0.884, 0.682, 0.446]
-    matrix = matrix_of([row] * 4)
-    assert matrix.backward_forgetting() == matrix.maximum_forgetting() == 0
-    mean = pytest.approx(sum(row) / 4)
-    assert matrix.grand_average() == matrix.last() == matrix.retention() == mean
-    assert matrix.transfer() == pytest.approx(sum(row[1:]) / 3)
 
 
 def test_maximum_forgetting_starts_from_the_best_and_backward_from_the_first():

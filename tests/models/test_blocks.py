@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from avalanche_vilco.models.blocks import (
-    ConvSelfAttention,
     CrossAttention,
     CrossModalBlock,
     MaskedConv1d,
@@ -137,14 +136,6 @@ def test_every_parameter_of_a_block_learns(stride: int) -> None:
     )
     (x * torch.randn_like(x)).sum().backward()
     assert all(p.grad is not None and p.grad.any() for p in block.parameters())
-
-
-def test_self_attention_reaches_across_the_clip() -> None:
-    attention = ConvSelfAttention(8, 2)
-    x = torch.randn(1, 32, 8, requires_grad=True)
-    valid = torch.ones(1, 32) > 0
-    attention(x, valid, valid)[0, 0].sum().backward()
-    assert x.grad is not None and x.grad[0, -1].any()
 
 
 def test_position_code_is_the_sinusoid_of_the_step() -> None:

@@ -58,7 +58,7 @@ def recall_hits(
     ``reference="ego4d"`` and ``"vilco"`` ask for a tIoU above the threshold, take
     predictions in the order given and count every window of the ground truth.
     ``"actionformer"`` ranks by score with the later of a tie first, counts equal
-    windows once and those shorter than 1 ms never, and mistakes labels as told in
+    windows once and those shorter than 1 ms never, and mistakes labels as said in
     ``docs/metrics.md``.
 
     :param segments: predicted windows in seconds, ``(B, M, 2)`` as (start, end).

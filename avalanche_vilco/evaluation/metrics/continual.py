@@ -86,7 +86,7 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
         self.weights = weights
         """Weights of the tasks in both numbers."""
         self.matrices: dict[str, TaskMatrix] = {}
-        """Matrix by name of the value; empty before the first evaluation that counts."""
+        """Matrix by name of the value; empty before an evaluation that counts."""
         self._row: int | None = None
         self._may_hold_scores = False
 

@@ -54,14 +54,14 @@ def _choose(
     """Group of the highest score, of equal ones that of the lowest place, else -1."""
     chosen = -1
     for member in range(first, last):
-        spot, rival = best[member], best[chosen]
-        if spot < 0:
+        leader, rival = best[member], best[chosen]
+        if leader < 0:
             continue
-        level = chosen >= 0 and current[spot] == current[rival]
+        level = chosen >= 0 and current[leader] == current[rival]
         if (
             chosen < 0
-            or current[spot] > current[rival]
-            or (level and places[spot] < places[rival])
+            or current[leader] > current[rival]
+            or (level and places[leader] < places[rival])
         ):
             chosen = member
     return chosen

@@ -60,7 +60,7 @@ def padded_nms(
     :param backend: what picks; the choice changes the time only.
     :return: indices ``(B, M)`` into the N candidates and lowered scores ``(B, M)``
         in float32, best first; unfilled places have index -1 and score 0.
-    :raises ValueError: if a shape or a device is not as told.
+    :raises ValueError: if a shape or a device is not as described.
     :raises TypeError: if labels are not integers.
     :raises ImportError: if numba is asked for and absent.
     """
@@ -94,7 +94,7 @@ def batched_nms(
         weighted by their tIoU and their score before suppression, in [0, 1]. A window
         that no candidate reaches stays where it is.
     :param backend: what picks; the choice changes the time only.
-    :raises ValueError: if a shape, a device or the threshold is not as told.
+    :raises ValueError: if a shape, a device or the threshold is not as described.
     :raises TypeError: if labels are not integers.
     :raises ImportError: if numba is asked for and absent.
     """
