@@ -101,28 +101,28 @@ def videos(folder) -> VideoFolder:
 
 
 def dataset(videos, *samples, image_size=128, n_frames=T, **options) -> VisualDataset:
-    chosen = samples or (
-        VisualSample(query=make_query(), clip=make_clip(), start=None, title_index=0),
-    )
+    chosen = samples or (sample_at(None, make_query(), make_clip()),)
     pictures = VisualPictures(videos, image_size)
     return VisualDataset(chosen, pictures, n_frames=n_frames, **options)
+
+
+def sample_at(start: int | None, query: VisualQuery, clip: VisualClip) -> VisualSample:
+    return VisualSample(query=query, clip=clip, start=start, title_index=0)
 
 
 def training(query_id: str = "a_1", **options) -> VisualSample:
     query = make_query(query_id=query_id, **options)
     clip = make_clip(clip_id=query.clip_id)
-    return VisualSample(query=query, clip=clip, start=None, title_index=0)
+    return sample_at(None, query, clip)
 
 
 def windows(query: VisualQuery, clip: VisualClip, window: int = T):
-    return [
-        VisualSample(query=query, clip=clip, start=start, title_index=0)
-        for start in evaluation_starts(query.query_frame, window)
-    ]
+    starts = evaluation_starts(query.query_frame, window)
+    return [sample_at(start, query, clip) for start in starts]
 
 
 def number_shown(picture: torch.Tensor) -> int:
-    """The frame number that a square of side 128 tells."""
+    """The frame number that a square of 128 pixels tells."""
     return round((picture[:, 18:30, 70:120].float().mean().item() - 20) / 3)
 
 
@@ -178,7 +178,7 @@ def test_evaluation_windows_cover_each_searched_frame_once(pair, window):
 def test_a_clip_shorter_than_a_window_is_shown_whole(videos):
     short = VisualClip("clip", "video", "train", FPS, 1.2, 0.0)
     query = make_query(first=2, n=2, query_frame=5)
-    sample = VisualSample(query=query, clip=short, start=None, title_index=0)
+    sample = sample_at(None, query, short)
     inputs, targets = dataset(videos, sample)[0]
     assert inputs["valid"].tolist() == [True] * 6 + [False] * 4
     assert targets["frame_numbers"].tolist() == [0, 1, 2, 3, 4, 5, -1, -1, -1, -1]
@@ -270,11 +270,11 @@ def test_a_dataset_goes_to_a_spawned_worker_without_what_it_keeps(videos):
 def test_targets_of_a_sample_map_back_to_its_track(videos):
     query = make_query()
     inputs, targets = dataset(videos)[0]
-    side, left, top = targets["square"].tolist()
+    length, left, top = targets["square"].tolist()
     present = targets["present"]
     assert present.sum() == 5
     shift = torch.tensor([left, top, left, top])
-    back = targets["boxes"][present].double() * side - shift
+    back = targets["boxes"][present].double() * length - shift
     assert (back - torch.from_numpy(query.track.boxes)).abs().max() < 0.01
     assert targets["frame_numbers"][present].tolist() == query.track.frames.tolist()
     assert targets["boxes"][~present].abs().sum() == 0
@@ -283,9 +283,9 @@ def test_targets_of_a_sample_map_back_to_its_track(videos):
     assert torch.equal(inputs["valid"], targets["valid"])
 
 
-@pytest.mark.parametrize("side", [128, 64, 98])
-def test_boxes_lie_where_the_object_is_seen(videos, side):
-    data = dataset(videos, image_size=side)
+@pytest.mark.parametrize("image_size", [128, 64, 98])
+def test_boxes_lie_where_the_object_is_seen(videos, image_size):
+    data = dataset(videos, image_size=image_size)
     inputs, targets = data[0]
     assert inputs["frames"].dtype == inputs["crop"].dtype == torch.uint8
     for picture, box, present in zip(
@@ -293,23 +293,21 @@ def test_boxes_lie_where_the_object_is_seen(videos, side):
     ):
         if present:
             rows, columns = np.nonzero(picture.float().mean(0).numpy() > 170)
-            inside = columns < 0.45 * side
+            inside = columns < 0.45 * image_size
             seen = [
                 *(columns[inside].min(), rows[inside].min()),
                 *(columns[inside].max() + 1, rows[inside].max() + 1),
             ]
-            assert np.abs(box.numpy() * side - seen).max() < 1.2
+            assert np.abs(box.numpy() * image_size - seen).max() < 1.2
 
 
 def test_tracks_drawn_in_another_size_than_the_crop_are_told_in_the_crops(videos):
     query = make_query()
     small = make_query(size=SIZE)
     mixed = replace(query, track=small.track)
-    sample = VisualSample(query=mixed, clip=make_clip(), start=20, title_index=0)
+    sample = sample_at(20, mixed, make_clip())
     targets = dataset(videos, sample)[0][1]
-    plain = dataset(
-        videos, VisualSample(query=query, clip=make_clip(), start=20, title_index=0)
-    )[0][1]
+    plain = dataset(videos, sample_at(20, query, make_clip()))[0][1]
     for name in ("square", "boxes", "track_boxes"):
         assert torch.allclose(targets[name], plain[name]), name
 
@@ -327,9 +325,7 @@ def test_frames_and_crop_are_those_that_are_named(videos):
 def test_a_file_of_ntsc_rate_shows_the_frames_of_its_annotations(videos):
     clip = make_clip(12, clip_id="ntsc")
     query = make_query(first=2, n=3, query_frame=11, clip_id="ntsc")
-    inputs, _ = dataset(
-        videos, VisualSample(query=query, clip=clip, start=0, title_index=0)
-    )[0]
+    inputs, _ = dataset(videos, sample_at(0, query, clip))[0]
     assert [number_shown(picture) for picture in inputs["frames"]] == list(range(10))
 
 
@@ -383,7 +379,7 @@ def test_what_is_kept_stays_below_its_limit(videos):
 
 def test_annotations_of_another_aspect_than_the_file_are_refused(videos):
     wide = make_query(size=(1080, 1920))
-    sample = VisualSample(query=wide, clip=make_clip(), start=0, title_index=0)
+    sample = sample_at(0, wide, make_clip())
     with pytest.raises(VideoError, match=r"128 x 96.*1920 x 1080"):
         dataset(videos, sample)[0]
 
@@ -411,7 +407,7 @@ def test_boxes_that_leave_the_frame_are_absent_and_the_crop_stays(videos):
     at_edge = replace(query, track=track)
     edge = dataset(
         videos,
-        VisualSample(query=at_edge, clip=make_clip(), start=None, title_index=0),
+        sample_at(None, at_edge, make_clip()),
         augment=True,
     )
     counts = set()
@@ -449,9 +445,9 @@ def test_scrambled_samples_show_the_crop_of_another_query_and_nothing_else(video
     assert scrambled is not None
     again, elsewhere = data.scrambled(0), data.scrambled(1)
     shown = [scrambled._shown(sample).query_id for sample in scrambled.samples]
-    own = [sample.query.query_id for sample in samples]
-    assert all(a != b for a, b in zip(shown, own, strict=True))
-    assert set(shown) == set(own) and len(set(zip(shown, own, strict=True))) == 5
+    asked = [sample.query.query_id for sample in samples]
+    assert all(a != b for a, b in zip(shown, asked, strict=True))
+    assert set(shown) == set(asked) and len(set(zip(shown, asked, strict=True))) == 5
     assert shown == [again._shown(sample).query_id for sample in again.samples]
     assert shown != [elsewhere._shown(s).query_id for s in elsewhere.samples]
     crops = {s.query.query_id: data[i][0]["crop"] for i, s in enumerate(samples)}
@@ -513,10 +509,7 @@ def test_titles_are_told_as_sentences_about_their_track(videos):
     assert seconds.tolist() == [[4.0, 5.0]] * 2 and seconds.dtype == torch.float64
     assert numbers[0] == numbers[1] != narrations.of_clip("other")[2][0]
     assert narrations.of_clip("third")[0].shape[0] == 0
-    samples = [
-        VisualSample(query=q, clip=clips[q.clip_id], start=None, title_index=0)
-        for q in queries
-    ]
+    samples = [sample_at(None, q, clips[q.clip_id]) for q in queries]
     data = dataset(videos, *samples, narrations=narrations)
     for i in range(3):
         inputs, targets = data[i]
