@@ -53,11 +53,11 @@ class Document(NamedTuple):
     def convert(
         self, raw: Any, kind: type[T], record: str | None = None, **options: Any
     ) -> T:
-        """A part of the content as a type; see :func:`core.schema.convert`."""
+        """A part of the content as a type; see ``core.schema.convert``."""
         return convert(raw, kind, self.file, hint=MEND, record=record, **options)
 
     def check_finite(self, values: Sequence[float], record: str, field: str) -> None:
-        """Refuse NaN and infinity; see :func:`core.schema.check_finite`."""
+        """Refuse NaN and infinity; see ``core.schema.check_finite``."""
         check_finite(self.file, record, field, values, unit="numbers", hint=MEND)
 
 
@@ -103,7 +103,7 @@ def clips_of(
 
     :param document: the file.
     :param kind: type of a clip.
-    :param strict: see :func:`core.schema.convert`.
+    :param strict: see ``core.schema.convert``.
     :raises DataError: it is of another form; names the clip.
     """
     content = document.convert(document.content, _Videos)
