@@ -316,33 +316,15 @@ def test_absent_manifest_is_named(mq_root, tmp_path):
         vilco_mq(mq_root, manifest=tmp_path / "gone.json")
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.text(max_size=3), inner, max_size=3)
-    ),
-    max_leaves=5,
-)
-
-
 @settings(
     max_examples=150,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(data=st.data(), value=JSON)
-def test_any_value_in_any_place_is_read_or_refused(manifest, data, value):
+@given(data=st.data())
+def test_any_value_in_any_place_is_read_or_refused(manifest, mutate, data):
     damaged = copy.deepcopy(manifest)
-    target: Any = damaged
-    while True:
-        keys = list(target) if isinstance(target, dict) else list(range(len(target)))
-        key = data.draw(st.sampled_from(keys))
-        inner = target[key]
-        if not isinstance(inner, dict | list) or not inner or data.draw(st.booleans()):
-            target[key] = value
-            break
-        target = inner
+    mutate(data, damaged)
     try:
         assert isinstance(open_manifest(damaged, MQ_RULES).manifest, SplitManifest)
     except DataError as error:

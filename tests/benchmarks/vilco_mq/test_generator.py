@@ -1,6 +1,5 @@
 """Moment Queries as streams: legal data give legal streams, all else a named error."""
 
-import copy
 import json
 import math
 import shutil
@@ -565,56 +564,17 @@ def test_batch_of_a_stream_is_what_its_samples_say(mq_root):
 # Anything else
 
 
-VALUES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-3, 700),
-    st.floats(),
-    st.floats(-1, 120),
-    st.text(max_size=4),
-    st.sampled_from(["train", "val", "test", "x/../y"]),
-    st.lists(st.floats(-1, 120), min_size=2, max_size=2),
-    st.just([]),
-)
-
-
-@st.composite
-def mutations(draw: st.DrawFn) -> list[tuple[int, int, str, Any]]:
-    fields = st.sampled_from(
-        ["segment", "label", "label_id", "annotations", "subset", "duration", "fps"]
-        + ["video_id", "clip_id", "delete", "start", "end"]
-    )
-    spot = st.tuples(st.integers(0, 19), st.integers(0, 30), fields, VALUES)
-    return draw(st.lists(spot, min_size=1, max_size=6))
-
-
-def mutate(records: dict, spots: list[tuple[int, int, str, Any]]) -> None:
-    for clip, window, field, value in spots:
-        uid = list(records)[clip % len(records)]
-        windows = records[uid].get("annotations")
-        is_list = isinstance(windows, list) and len(windows) > 0
-        inside = is_list and all(isinstance(one, dict) for one in windows)
-        if field == "delete":
-            records[uid].pop(list(records[uid])[window % len(records[uid])], None)
-        elif field in ("start", "end") and inside:
-            times = windows[window % len(windows)].get("segment")
-            if isinstance(times, list) and len(times) == 2:
-                times[field == "end"] = value
-        elif field in ("segment", "label", "label_id") and inside:
-            windows[window % len(windows)][field] = value
-        else:
-            records[uid][field] = value
-
-
-@given(spots=mutations())
+@given(data=st.data())
 @settings(
     max_examples=120,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_any_mutated_annotation_is_a_named_error_or_adds_up(spots, mq_root, tmp_path):
+def test_any_mutated_annotation_is_a_named_error_or_adds_up(
+    data, mutate, mq_root, tmp_path
+):
     records = json.loads((mq_root / FILE).read_text())
-    mutate(records, copy.deepcopy(spots))
+    mutate(data, records)
     path = tmp_path / FILE
     path.write_text(json.dumps(records))
     try:
@@ -628,6 +588,6 @@ def test_any_mutated_annotation_is_a_named_error_or_adds_up(spots, mq_root, tmp_
     assert_adds_up(benchmark.report)
     n_windows = sum(len(record["annotations"]) for record in records.values())
     assert benchmark.report.stage("annotations", "windows").read == n_windows
-    for data in benchmark.datasets.values():
-        for _, targets in data:
+    for samples in benchmark.datasets.values():
+        for _, targets in samples:
             assert torch.isfinite(targets["segments"]).all()
