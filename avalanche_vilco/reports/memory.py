@@ -42,17 +42,18 @@ def memory_figures(strategy: Any, benchmark: Any) -> MemoryFigures:
     """Count what a strategy keeps; the data set says what its samples weigh.
 
     :param strategy: after training.
-    :param benchmark: that it was trained on.
+    :param benchmark: that it was trained on. Its ``datasets["train"]`` has
+        ``exemplar_bytes(positions)`` and ``samples`` with a ``clip`` each, and may have
+        ``narrations``.
     """
     train, kept = benchmark.datasets["train"], kept_by(strategy)
     positions = sorted(kept.samples)
-    seconds = {
-        sample.clip.clip_id: sample.clip.duration_sec
-        for sample in (train.samples[i] for i in positions)
-    }
+    clips = [train.samples[i].clip for i in positions]
+    seconds = {clip.clip_id: clip.duration_sec for clip in clips}
     exemplar_bytes = train.exemplar_bytes(positions)
-    if train.narrations is not None and hasattr(strategy.model, "narration_aligner"):
-        exemplar_bytes += _narration_bytes(train.narrations, list(seconds))
+    narrations = getattr(train, "narrations", None)
+    if narrations is not None and hasattr(strategy.model, "narration_aligner"):
+        exemplar_bytes += _narration_bytes(narrations, list(seconds))
     return MemoryFigures(
         samples=len(positions),
         clips=len(seconds),

@@ -20,7 +20,6 @@ N_CLASSES, WIDTH = 6, 8
 
 
 class Vectors(Dataset):
-    narrations = None
     collate_fn = staticmethod(default_collate)
 
     def __init__(self, vectors: Tensor, labels: Tensor) -> None:
