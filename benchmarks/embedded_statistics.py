@@ -40,6 +40,7 @@ from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     read_visual_queries,
 )
 from avalanche_vilco.benchmarks.vilco_vq.embedded import MiniVQConfig
+from avalanche_vilco.core.tables import table
 
 # --- Moment Queries -------------------------------------------------------------------
 
@@ -302,9 +303,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.path:
         columns[Path(options.path).name] = Path(options.path)
     counted = [statistics(path, options.subset) for path in columns.values()]
-    rows = [["statistic", *columns], ["---"] * (1 + len(columns))]
-    rows += [[name, *(cell(one[name]) for one in counted)] for name in counted[0]]
-    print("\n".join("| " + " | ".join(row) + " |" for row in rows))
+    rows = [[name, *(cell(one[name]) for one in counted)] for name in counted[0]]
+    print(table(["statistic", *columns], rows))
     return 0
 
 
