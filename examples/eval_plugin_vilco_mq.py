@@ -1,7 +1,4 @@
-"""
-The evaluation plugin on Moment Queries: which metrics, on which streams, to which
-loggers.
-"""
+"""The evaluation plugin: which metrics, on which streams, to which loggers."""
 
 from pathlib import Path
 

@@ -1,6 +1,7 @@
-"""
-A simple example on how to use the Naive strategy: Avalanche's examples/naive.py with
-the benchmark, the model, the criterion and the metrics swapped.
+"""A simple example on how to use the Naive strategy.
+
+Avalanche's examples/naive.py with the benchmark, the model, the criterion and the
+metrics swapped.
 """
 
 import torch

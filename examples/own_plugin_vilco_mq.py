@@ -1,6 +1,4 @@
-"""
-Your own plugin: pull the weights towards those after the last experience.
-"""
+"""Your own plugin: pull the weights towards those after the last experience."""
 
 import torch
 from avalanche.training.plugins import SupervisedPlugin

@@ -1,6 +1,4 @@
-"""
-Replay on Moment Queries: a memory of 64 clips, balanced over queries.
-"""
+"""Replay on Moment Queries: a memory of 64 clips, balanced over queries."""
 
 import torch
 from avalanche.logging import TextLogger

@@ -1,4 +1,4 @@
-"""Does a method's training step grow with the experiences behind it?
+"""Whether a method's training step grows with the experiences behind it.
 
     python benchmarks/speed/step_time.py
 
