@@ -53,7 +53,7 @@ def test_workers_know_the_epoch_even_those_that_stay_alive(method: str) -> None:
     clock = Clock("read by workers")
     loader = DataLoader(
         [0, 1],
-        # Reads clock.now in the worker; a function of a test is none that it can import.
+        # Reads clock.now in the worker, which can import no function of a test.
         collate_fn=partial(getattr, clock, "now"),
         num_workers=1,
         persistent_workers=True,
