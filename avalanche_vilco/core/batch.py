@@ -125,12 +125,18 @@ class TensorBatch:
         return f"{type(self).__name__}({', '.join(shapes)})"
 
     @classmethod
-    def cat(cls: type[Batch], batches: Sequence[Batch]) -> Batch:
+    def cat(cls: type[Batch], tensors: Sequence[Batch], dim: int = 0) -> Batch:
         """Concatenate along dim 0, padding ragged trailing dims.
 
-        :param batches: at least one batch of this class.
+        :param tensors: at least one batch of this class.
+        :param dim: 0; here because :func:`torch.cat` has it.
         """
-        return _joined(cls, [batch.fields() for batch in batches], torch.cat, n_given=1)
+        if dim != 0:
+            raise ValueError(f"expected dim 0 but got {dim}: batches join along dim 0")
+        if {type(batch) for batch in tensors} != {cls}:
+            names = [type(batch).__name__ for batch in tensors]
+            raise TypeError(f"expected batches of one class but got {names}")
+        return _joined(cls, [batch.fields() for batch in tensors], torch.cat, n_given=1)
 
     @classmethod
     def __torch_function__(
@@ -142,16 +148,7 @@ class TensorBatch:
     ) -> Any:
         if func not in (torch.cat, torch.concat):
             return NotImplemented
-        return cls._cat_like_torch(*args, **(kwargs or {}))
-
-    @classmethod
-    def _cat_like_torch(cls, tensors: Sequence[Any], dim: int = 0) -> Any:
-        if dim != 0:
-            raise ValueError(f"expected dim 0 but got {dim}: batches join along dim 0")
-        if {type(batch) for batch in tensors} != {cls}:
-            names = [type(batch).__name__ for batch in tensors]
-            raise TypeError(f"expected batches of one class but got {names}")
-        return cls.cat(list(tensors))
+        return cls.cat(*args, **(kwargs or {}))
 
 
 def _joined(
@@ -196,26 +193,14 @@ def _padded(tensors: Sequence[Tensor], value: float, n_given: int) -> list[Tenso
     return padded
 
 
-def stack_padded(tensors: Sequence[Tensor], value: float) -> Tensor:
-    """Stack tensors of unequal size, filling at the end of each dim.
-
-    :param tensors: tensors of one number of dims.
-    :param value: filler.
-    :return: (B, ...) with the largest size of each dim.
-    """
-    return torch.stack(_padded(tensors, value, n_given=0))
+NARRATION_PADDING = {"narrations": 0.0, "narrated": 0.0, "sentences": -1}
 
 
 class ClipBatch(TensorBatch):
     """Video features of a batch of clips: what the model may see."""
 
     padding: ClassVar[Mapping[str, float]] = {"features": 0.0, "valid": False}
-    optional: ClassVar[Mapping[str, float]] = {
-        "shown": True,
-        "narrations": 0.0,
-        "narrated": 0.0,
-        "sentences": -1,
-    }
+    optional: ClassVar[Mapping[str, float]] = {"shown": True, **NARRATION_PADDING}
 
     features: Tensor
     """(B, T, C) float32, zero beyond a clip's end."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from cachetools import LRUCache
 from torch import Tensor
 
@@ -13,7 +15,7 @@ class TensorCache(LRUCache):
     """
 
     def __init__(self, max_bytes: int) -> None:
-        super().__init__(max_bytes, getsizeof=_size)
+        super().__init__(max_bytes, getsizeof=attrgetter("nbytes"))
 
     def has_room(self, tensor: Tensor) -> bool:
         """Whether a tensor fits in without taking another's place."""
@@ -21,7 +23,3 @@ class TensorCache(LRUCache):
 
     def __reduce__(self) -> tuple[type[TensorCache], tuple[float]]:
         return type(self), (self.maxsize,)
-
-
-def _size(tensor: Tensor) -> int:
-    return tensor.nbytes

@@ -114,17 +114,13 @@ def open_lmdb(path: Path | str) -> Any:
         environment.close()
     try:
         opened = lmdb.open(str(file), subdir=False, readonly=True, lock=False)
-        _check_pages(path, status.st_size, opened)
+        expected = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
     except lmdb.Error as error:
         hint = "write or copy it again"
         raise DataError(path, f"not an LMDB: {error}", hint=hint) from None
+    if status.st_size < expected:
+        opened.close()
+        problem = f"truncated: expected {expected} bytes but got {status.st_size}"
+        raise DataError(path, problem, hint="copy it again")
     _LMDB_OPENED[key] = (os.getpid(), opened)
     return opened
-
-
-def _check_pages(path: Path, size: int, environment: Any) -> None:
-    expected = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-    if size < expected:
-        environment.close()
-        problem = f"truncated: expected {expected} bytes but got {size}"
-        raise DataError(path, problem, hint="copy it again")

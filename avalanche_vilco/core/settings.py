@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import operator
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -97,7 +98,10 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin in (Union, types.UnionType):
         return any(_fits(value, part) for part in arguments)
     if origin is Annotated:
-        return _fits(value, arguments[0]) and _is_in_range(value, hint)
+        return _fits(value, arguments[0]) and all(
+            getattr(operator, name)(value, bound)
+            for name, bound in _bounds(hint).items()
+        )
     if origin is Literal:
         return value in arguments
     kind = origin or hint
@@ -115,14 +119,10 @@ def _fits(value: Any, hint: Any) -> bool:
     return getattr(kind, "_is_protocol", False) or isinstance(value, kind)
 
 
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
 _BASIC: Mapping[type, Callable[[Any], bool]] = {
-    bool: _is_bool,
-    int: lambda value: isinstance(value, Integral) and not _is_bool(value),
-    float: lambda value: isinstance(value, Real) and not _is_bool(value),
+    bool: lambda value: isinstance(value, bool),
+    int: lambda value: isinstance(value, Integral) and not isinstance(value, bool),
+    float: lambda value: isinstance(value, Real) and not isinstance(value, bool),
     str: lambda value: isinstance(value, str),
     Path: lambda value: isinstance(value, (str, PathLike)),
     object: lambda value: True,
@@ -135,16 +135,6 @@ def _bounds(hint: Any) -> dict[str, Any]:
     names = ("ge", "gt", "le", "lt")
     found = {name: getattr(meta, name) for meta in metas for name in names}
     return {name: bound for name, bound in found.items() if bound is not None}
-
-
-def _is_in_range(value: Any, hint: Any) -> bool:
-    holds = {
-        "ge": lambda bound: value >= bound,
-        "gt": lambda bound: value > bound,
-        "le": lambda bound: value <= bound,
-        "lt": lambda bound: value < bound,
-    }
-    return all(holds[name](bound) for name, bound in _bounds(hint).items())
 
 
 def _range_of(hint: Any) -> str:

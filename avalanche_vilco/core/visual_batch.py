@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from avalanche_vilco.core.batch import TensorBatch, collate_as
+from avalanche_vilco.core.batch import NARRATION_PADDING, TensorBatch, collate_as
 
 
 class VisualQueryBatch(TensorBatch):
@@ -18,16 +18,8 @@ class VisualQueryBatch(TensorBatch):
     of them; a model tells by dtype, uint8 being pixels.
     """
 
-    padding: ClassVar[Mapping[str, float]] = {
-        "frames": 0,
-        "valid": False,
-        "crop": 0,
-    }
-    optional: ClassVar[Mapping[str, float]] = {
-        "narrations": 0.0,
-        "narrated": 0.0,
-        "sentences": -1,
-    }
+    padding: ClassVar[Mapping[str, float]] = {"frames": 0, "valid": False, "crop": 0}
+    optional: ClassVar[Mapping[str, float]] = NARRATION_PADDING
 
     frames: Tensor
     """(B, T, 3, S, S) uint8 RGB, padded to squares with black; or (B, T, C, h, w)

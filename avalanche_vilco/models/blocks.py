@@ -12,22 +12,15 @@ from torch import Tensor, nn
 
 
 class MaskedConv1d(nn.Conv1d):
-    """Convolution over (B, T, D) that sees zeros beyond a clip's end.
+    """Convolution of width 3 over (B, T, D) that sees zeros beyond a clip's end.
 
     With stride s, output step t is centred on input step s * t.
     """
 
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: int = 3, **options: Any
-    ) -> None:
-        padding = kernel_size // 2
-        super().__init__(
-            in_channels, out_channels, kernel_size, padding=padding, **options
-        )
+    def __init__(self, in_channels: int, out_channels: int, **options: Any) -> None:
+        super().__init__(in_channels, out_channels, 3, padding=1, **options)
 
-    def forward(  # type: ignore[override]
-        self, x: Tensor, valid: Tensor
-    ) -> Tensor:
+    def forward(self, x: Tensor, valid: Tensor) -> Tensor:  # type: ignore[override]
         """Convolve.
 
         :param x: (B, T, in_channels).
@@ -42,9 +35,9 @@ class MaskedConv1d(nn.Conv1d):
 class ConvNormReLU(nn.Module):
     """Convolution, LayerNorm over channels, ReLU."""
 
-    def __init__(self, in_dim: int, out_dim: int, kernel_size: int = 3) -> None:
+    def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
-        self.conv = MaskedConv1d(in_dim, out_dim, kernel_size, bias=False)
+        self.conv = MaskedConv1d(in_dim, out_dim, bias=False)
         self.norm = nn.LayerNorm(out_dim)
 
     def forward(self, x: Tensor, valid: Tensor) -> Tensor:

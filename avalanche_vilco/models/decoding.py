@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from avalanche_vilco.core.batch import MomentTargets, TensorBatch
-from avalanche_vilco.models.output import point_grid, query_logits, window_offsets
+from avalanche_vilco.models.output import point_grid, query_logits, regression
 from avalanche_vilco.ops.nms import NMSRule, padded_nms
 from avalanche_vilco.ops.timeline import grid_to_seconds
 
@@ -26,6 +27,7 @@ class MomentPredictions(TensorBatch):
     """(B, M) int64 class index, -1 where there is no window."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class MomentDecoder:
     """Scores, windows and suppression, for a whole batch on its device.
 
@@ -41,20 +43,11 @@ class MomentDecoder:
     :param max_windows: windows of a clip at most.
     """
 
-    def __init__(
-        self,
-        *,
-        score_threshold: float = 1e-3,
-        max_candidates: int = 1000,
-        sigma: float = 0.99,
-        min_score: float = 1e-4,
-        max_windows: int = 200,
-    ) -> None:
-        self.score_threshold = score_threshold
-        self.max_candidates = max_candidates
-        self.sigma = sigma
-        self.min_score = min_score
-        self.max_windows = max_windows
+    score_threshold: float = 1e-3
+    max_candidates: int = 1000
+    sigma: float = 0.99
+    min_score: float = 1e-4
+    max_windows: int = 200
 
     @torch.no_grad()
     def __call__(self, output: Tensor, targets: MomentTargets) -> MomentPredictions:
@@ -82,7 +75,7 @@ class MomentDecoder:
         n_points = output.shape[-1]
         grid = point_grid(n_points, targets.valid.shape[1], output.device)
         logits = query_logits(output)
-        usable = grid.valid(targets.valid) & window_offsets(output).isfinite().all(1)
+        usable = grid.valid(targets.valid) & regression(output).isfinite().all(1)
         # (B, K, P) -> (B, N)
         usable = usable[:, None] & logits.isfinite()
         scores = torch.where(usable, logits.sigmoid(), 0.0)
@@ -108,7 +101,7 @@ def _windows_sec(output: Tensor, points: Tensor, targets: MomentTargets) -> Tens
     """(B, N, 2) float64 windows at the given points, clamped to the clip."""
     grid = point_grid(output.shape[-1], targets.valid.shape[1], output.device)
     both = points[:, None].expand(-1, 2, -1)
-    offsets = window_offsets(output).gather(2, both).double()
+    offsets = regression(output).gather(2, both).double()
     strides = grid.strides[points].double()
     steps = grid.steps[points].double()
     ends = torch.stack(

@@ -100,15 +100,12 @@ class TextBranch(nn.Module):
         if not len(tokens):
             return self.null_token.new_empty(0, 1, self.null_token.shape[1])
         x = self.norm(self.projection(tokens))
+        # Rows without a token show their first: attention over nothing is undefined.
+        first = torch.arange(valid.shape[1], device=valid.device) == 0
+        seen = valid | (first & ~valid.any(dim=1, keepdim=True))
         for block in self.blocks:
-            x = block(x, _never_empty(valid))
+            x = block(x, seen)
         return x
-
-
-def _never_empty(valid: Tensor) -> Tensor:
-    """Show the first token of rows without any: attention over nothing is undefined."""
-    first = torch.arange(valid.shape[1], device=valid.device) == 0
-    return valid | (first & ~valid.any(dim=1, keepdim=True))
 
 
 class FeaturePyramid(nn.Module):
@@ -191,9 +188,8 @@ class GrowingHead(MaskedConv1d):
         if n_queries <= n_rows or self.bias is None:
             return
         old_weight, old_bias = self.weight.detach(), self.bias.detach()
-        self.weight = nn.Parameter(
-            old_weight.new_empty(n_queries, *old_weight.shape[1:])
-        )
+        shape = (n_queries, *old_weight.shape[1:])
+        self.weight = nn.Parameter(old_weight.new_empty(shape))
         self.bias = nn.Parameter(old_bias.new_empty(n_queries))
         self.out_channels = n_queries
         self.reset_parameters()
@@ -237,8 +233,9 @@ class MomentHeads(nn.Module):
         for conv in self.reg_convs:
             reg = conv(reg, valid)
         logits = self._logits(cls, valid, summaries)
-        offsets = _bounded(self.reg(reg, valid) * self._scales(levels))
         lengths = [level.shape[1] for level in levels]
+        scales = [self.scale[i].expand(n + 1) for i, n in enumerate(lengths)]
+        offsets = _bounded(self.reg(reg, valid) * torch.cat(scales)[:, None])
         return (
             _drop_gaps(logits, lengths).transpose(1, 2),
             _drop_gaps(offsets, lengths).transpose(1, 2),
@@ -258,11 +255,6 @@ class MomentHeads(nn.Module):
         similarity = self.match(x) @ summaries.mT.to(x.dtype) / x.shape[-1]
         return self.cls(x, valid) + similarity
 
-    def _scales(self, levels: Sequence[Tensor]) -> Tensor:
-        counts = [level.shape[1] + 1 for level in levels]
-        per_step = [self.scale[i].expand(n) for i, n in enumerate(counts)]
-        return torch.cat(per_step)[:, None]
-
 
 def _join_levels(levels: Sequence[Tensor]) -> Tensor:
     """Lay levels (B, T / 2**l, ...) end to end, with one empty step after each.
@@ -281,9 +273,8 @@ def _drop_gaps(x: Tensor, lengths: Sequence[int]) -> Tensor:
 
 def _bounded(x: Tensor) -> Tensor:
     """Distances in (OFFSET_LOW, OFFSET_LOW + OFFSET_SPAN), like softplus when small."""
-    return (
-        OFFSET_SPAN * torch.tanh(nn.functional.softplus(x) / OFFSET_SPAN) + OFFSET_LOW
-    )
+    low = nn.functional.softplus(x) / OFFSET_SPAN
+    return OFFSET_SPAN * torch.tanh(low) + OFFSET_LOW
 
 
 class QueryText(NamedTuple):
@@ -456,9 +447,7 @@ class PyramidLocalizer(Localizer):
         :return: (B, K + 2, P), see :mod:`avalanche_vilco.models.output`; the same
             form in training and in evaluation.
         """
-        levels, masks, summaries = self._encode(clips)
-        logits, offsets, valid = self.heads(levels, masks, summaries)
-        return pack_output(logits, offsets, valid)
+        return pack_output(*self.heads(*self._encode(clips)))
 
     def step_embeddings(self, clips: ClipBatch) -> tuple[Tensor, Tensor]:
         """(B, T, D) embeddings of the finest level, and their (B, T) mask.

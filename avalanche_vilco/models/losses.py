@@ -15,8 +15,11 @@ from avalanche_vilco.models.output import (
     PointGrid,
     point_grid,
     query_logits,
-    window_offsets,
+    regression,
 )
+
+CENTRE_RADIUS = 1.5
+"""Strides around a window's centre in which points answer for it."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +35,11 @@ class PointTargets:
 
 
 def assign_points(
-    grid: PointGrid,
-    targets: MomentTargets,
-    n_queries: int,
-    *,
-    centre_radius: float = 1.5,
+    grid: PointGrid, targets: MomentTargets, n_queries: int
 ) -> PointTargets:
     """Label points with windows (ActionFormer's rule, made complete).
 
-    A point answers for a window if it lies inside it, within ``centre_radius``
+    A point answers for a window if it lies inside it, within 1.5
     strides of its centre, and the larger of its two distances is what its level
     answers for. Among several windows the shortest wins; equally short ones all
     count. A window that no point qualifies for gets the nearest point of the finest
@@ -51,7 +50,6 @@ def assign_points(
     :param targets: windows in grid steps; those of classes >= n_queries are
         ignored.
     :param n_queries: K, rows of the head.
-    :param centre_radius: in strides.
     """
     # An empty window stands in where no clip of the batch has one.
     segments = F.pad(targets.segments, (0, 0, 0, 1))
@@ -61,7 +59,7 @@ def assign_points(
     # (B, N, 1) and (P,) -> (B, N, P)
     left = grid.steps - segments[..., :1]
     right = segments[..., 1:] - grid.steps
-    fits = usable & _answers(grid, left, right, centre_radius)
+    fits = usable & _answers(grid, left, right)
     fits = fits | (_nearest_point(grid, left, right, usable) & ~fits.any(-1, True))
     length = (left + right).masked_fill(~fits, torch.inf)
     shortest, winner = length.min(dim=1)
@@ -77,12 +75,12 @@ def assign_points(
     )
 
 
-def _answers(grid: PointGrid, left: Tensor, right: Tensor, radius: float) -> Tensor:
+def _answers(grid: PointGrid, left: Tensor, right: Tensor) -> Tensor:
     from_centre = (left - right).abs() / 2
     farther = torch.maximum(left, right)
     in_reach = (farther >= grid.reach[:, 0]) & (farther <= grid.reach[:, 1])
     inside = torch.minimum(left, right) > 0
-    return inside & (from_centre <= radius * grid.strides) & in_reach
+    return inside & (from_centre <= CENTRE_RADIUS * grid.strides) & in_reach
 
 
 def _nearest_point(
@@ -132,13 +130,11 @@ def distance_iou_loss(predicted: Tensor, wanted: Tensor) -> Tensor:
     """
     shared = torch.minimum(predicted, wanted).sum(-1)
     hull = torch.maximum(predicted, wanted).sum(-1)
-    gap = (_twice_centre(predicted) - _twice_centre(wanted)) / 2
+    # (end - start distance) is twice a centre's place, seen from the point.
+    centres = [part[..., 1] - part[..., 0] for part in (predicted, wanted)]
+    gap = (centres[0] - centres[1]) / 2
     hull = hull.clamp(min=torch.finfo(predicted.dtype).eps)
     return 1 - shared / hull + (gap / hull) ** 2
-
-
-def _twice_centre(distances: Tensor) -> Tensor:
-    return distances[..., 1] - distances[..., 0]
 
 
 class MomentLoss(nn.Module):
@@ -151,7 +147,6 @@ class MomentLoss(nn.Module):
     :param alpha: focal weight of positives.
     :param gamma: focal exponent.
     :param regression_weight: weight of the window term.
-    :param centre_radius: see :func:`assign_points`.
     :param negatives: ``"asked"``, or ``"seen"`` to take every query learnt so far
         for a negative where the clip has no window of it, as the public code does.
     :raises ValueError: unknown ``negatives``.
@@ -163,7 +158,6 @@ class MomentLoss(nn.Module):
         alpha: float = 0.25,
         gamma: float = 2.0,
         regression_weight: float = 1.0,
-        centre_radius: float = 1.5,
         negatives: str = "asked",
     ) -> None:
         super().__init__()
@@ -174,7 +168,6 @@ class MomentLoss(nn.Module):
         self.alpha = alpha
         self.gamma = gamma
         self.regression_weight = regression_weight
-        self.centre_radius = centre_radius
         self.negatives = negatives
 
     def forward(self, output: Tensor, targets: MomentTargets) -> Tensor:
@@ -187,28 +180,20 @@ class MomentLoss(nn.Module):
         output = output.float()
         grid = point_grid(output.shape[-1], targets.valid.shape[1], output.device)
         logits = query_logits(output)
-        wanted = assign_points(
-            grid, targets, logits.shape[1], centre_radius=self.centre_radius
-        )
+        wanted = assign_points(grid, targets, logits.shape[1])
         n_positive = wanted.positive.sum().clamp(min=1)
         focal = sigmoid_focal_loss(
             logits, wanted.classes, alpha=self.alpha, gamma=self.gamma
         )
-        focal = (
-            focal * grid.valid(targets.valid)[:, None] * self._judged(targets, logits)
-        )
+        focal = focal * grid.valid(targets.valid)[:, None]
+        if self.negatives == "asked":
+            focal = focal * targets.asked[:, : logits.shape[1], None].to(logits.dtype)
         window = distance_iou_loss(
-            window_offsets(output).transpose(1, 2), wanted.offsets.transpose(1, 2)
+            regression(output).transpose(1, 2), wanted.offsets.transpose(1, 2)
         )
         window = torch.where(wanted.positive, window, 0.0)
         total = focal.sum() + self.regression_weight * window.sum()
         return total / n_positive
-
-    def _judged(self, targets: MomentTargets, logits: Tensor) -> Tensor:
-        """(B, K, 1) 1 where the classification loss runs."""
-        if self.negatives == "seen":
-            return logits.new_ones(1, 1, 1)
-        return targets.asked[:, : logits.shape[1], None].to(logits.dtype)
 
 
 def narration_contrast(

@@ -16,11 +16,7 @@ from torch import Tensor, nn
 
 from avalanche_vilco.core.batch import ClipBatch
 from avalanche_vilco.models.blocks import masked_mean
-from avalanche_vilco.models.localizer import (
-    PyramidLocalizer,
-    QueryText,
-    prompt_mask,
-)
+from avalanche_vilco.models.localizer import PyramidLocalizer, QueryText, prompt_mask
 from avalanche_vilco.models.prompt_memory import PromptMemory, PromptSelection
 
 
@@ -78,9 +74,7 @@ class MomentLocalizer(PyramidLocalizer):
             model's.
         """
         self.hold_texts(queries)
-        self.heads.cls.grow(
-            max((query.class_index + 1 for query in queries), default=0)
-        )
+        self.heads.cls.grow(max((q.class_index + 1 for q in queries), default=0))
 
     def hold_texts(self, queries: Sequence[LearnableQuery]) -> None:
         """Have a text for each query.
@@ -91,7 +85,8 @@ class MomentLocalizer(PyramidLocalizer):
         :raises ValueError: token features are none, or of another width than the
             model's.
         """
-        new = [query for query in queries if not self._has_text(query.class_index)]
+        held = self.known_tokens.any(dim=1).nonzero().flatten().tolist()
+        new = [query for query in queries if query.class_index not in held]
         if not new:
             return
         for query in new:
@@ -109,10 +104,6 @@ class MomentLocalizer(PyramidLocalizer):
             length = len(query.tokens)
             self.query_tokens[query.class_index, :length] = query.tokens
             self.known_tokens[query.class_index, :length] = True
-
-    def _has_text(self, class_index: int) -> bool:
-        n_texts = len(self.known_tokens)
-        return class_index < n_texts and bool(self.known_tokens[class_index].any())
 
     def _resize(self, n_texts: int, n_tokens: int) -> None:
         n_held, length = self.known_tokens.shape

@@ -43,22 +43,13 @@ def query_logits(
 def regression(
     output: Tensor, n_regression: int = MOMENT_REGRESSION_CHANNELS
 ) -> Tensor:
-    """Regression channels.
+    """Regression channels; of moments the distances to start and end, in strides.
 
     :param output: (B, K + R, P).
     :param n_regression: R.
     :return: (B, R, P) view.
     """
     return output[:, -n_regression:]
-
-
-def window_offsets(output: Tensor) -> Tensor:
-    """Distances to start and end, in strides.
-
-    :param output: (B, K + 2, P).
-    :return: (B, 2, P) view.
-    """
-    return regression(output)
 
 
 def valid_points(output: Tensor) -> Tensor:
@@ -99,8 +90,7 @@ class PointGrid:
         :param valid_steps: (B, T) bool.
         :return: (B, P) bool.
         """
-        lengths = valid_steps.sum(dim=1, keepdim=True)
-        return self.steps < lengths
+        return self.steps < valid_steps.sum(dim=1, keepdim=True)
 
 
 def padded_length(n_steps: int, n_levels: int) -> int:
@@ -134,7 +124,13 @@ def point_grid(points: int, n_steps: int, device: torch.device) -> PointGrid:
     :param device: where the result lies.
     :raises ValueError: no pyramid over T steps has P points.
     """
-    levels = _n_levels(points, n_steps)
+    fitting = (n for n in range(1, MAX_LEVELS + 1) if n_points(n_steps, n) == points)
+    levels = next(fitting, None)
+    if levels is None:
+        raise ValueError(
+            f"an output with {points} points is no pyramid over {n_steps} steps: "
+            "did output and targets come from the same batch?"
+        )
     padded = padded_length(n_steps, levels)
     steps, strides, reach = [], [], []
     for level in range(levels):
@@ -148,14 +144,4 @@ def point_grid(points: int, n_steps: int, device: torch.device) -> PointGrid:
         reach.append(torch.stack(bounds, dim=1))
     return PointGrid(
         torch.cat(steps).float(), torch.cat(strides).float(), torch.cat(reach)
-    )
-
-
-def _n_levels(points: int, n_steps: int) -> int:
-    for levels in range(1, MAX_LEVELS + 1):
-        if n_points(n_steps, levels) == points:
-            return levels
-    raise ValueError(
-        f"an output with {points} points is no pyramid over {n_steps} steps: "
-        "did output and targets come from the same batch?"
     )

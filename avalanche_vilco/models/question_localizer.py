@@ -14,11 +14,7 @@ from torch.nn import functional as F
 
 from avalanche_vilco.core.batch import QueryClipBatch
 from avalanche_vilco.models.blocks import masked_mean
-from avalanche_vilco.models.localizer import (
-    PyramidLocalizer,
-    QueryText,
-    prompt_mask,
-)
+from avalanche_vilco.models.localizer import PyramidLocalizer, QueryText, prompt_mask
 from avalanche_vilco.models.prompt_memory import PromptMemory
 
 MAX_SPREAD_QUESTIONS = 64

@@ -106,28 +106,19 @@ def dinov2(weights: Path | str | None = None) -> FrozenViT:
     :raises ValueError: the file does not hold them.
     """
     with _draws_from(0):
-        if weights is None:
-            return FrozenViT(_from_hub())
-        vit = _create(pretrained=False)
-    if weights != "random":
+        vit = _create(is_pretrained=weights is None)
+    if weights is not None and weights != "random":
         _load(vit, Path(weights).expanduser())
     return FrozenViT(vit)
 
 
-def _create(*, pretrained: bool) -> nn.Module:
-    return timm.create_model(
-        DINOV2,
-        pretrained=pretrained,
-        num_classes=0,
-        img_size=448,
-        dynamic_img_size=True,
-    )
-
-
-def _from_hub() -> nn.Module:
+def _create(*, is_pretrained: bool) -> nn.Module:
+    sizes = {"num_classes": 0, "img_size": 448, "dynamic_img_size": True}
     try:
-        return _create(pretrained=True)
+        return timm.create_model(DINOV2, pretrained=is_pretrained, **sizes)
     except (OSError, RuntimeError) as error:
+        if not is_pretrained:
+            raise
         raise FileNotFoundError(
             f"no weights of {DINOV2}: timm's hub cannot be reached and its cache "
             "does not hold them; pass weights=FILE, fetched with another machine "

@@ -68,13 +68,11 @@ class VisualQueryLoss(nn.Module):
         positive = self._positive(anchors, targets)
         logits = query_logits(output, TRACK_REGRESSION_CHANNELS)[:, 0]
         deltas = regression(output, TRACK_REGRESSION_CHANNELS).transpose(1, 2)
-        frames = targets.valid.shape
         count = positive.sum().clamp(min=1)
         seen = targets.searched[..., None].expand_as(positive)
         terms = self._classification(logits.view_as(positive), positive, seen)
-        boxes = self._regression(
-            deltas.unflatten(1, (frames[1], -1)), anchors, positive, targets
-        )
+        deltas = deltas.unflatten(1, (targets.valid.shape[1], -1))
+        boxes = self._regression(deltas, anchors, positive, targets)
         return (terms + boxes) / count
 
     def _positive(self, anchors: Tensor, targets: TrackWindowTargets) -> Tensor:
@@ -93,17 +91,12 @@ class VisualQueryLoss(nn.Module):
         terms = terms * seen
         if self.negatives_per_positive is None:
             return terms.sum()
-        hard = self._hardest(terms.detach().masked_fill(positive, 0.0), positive)
-        return (terms * (positive | hard)).sum()
-
-    def _hardest(self, terms: Tensor, positive: Tensor) -> Tensor:
-        """Negatives of the largest terms, without waiting for how many they are."""
-        assert self.negatives_per_positive is not None
+        # Negatives of the largest terms, without waiting for how many they are.
+        negative = terms.detach().masked_fill(positive, 0.0)
         wanted = self.negatives_per_positive * positive.sum().clamp(min=1)
-        order = terms.flatten().argsort(descending=True, stable=True)
-        ranks = torch.empty_like(order)
-        ranks[order] = torch.arange(len(order), device=order.device)
-        return (ranks < wanted).view_as(terms) & (terms > 0)
+        ranks = negative.flatten().argsort(descending=True, stable=True).argsort()
+        hard = (ranks < wanted).view_as(negative) & (negative > 0)
+        return (terms * (positive | hard)).sum()
 
     def _regression(
         self,

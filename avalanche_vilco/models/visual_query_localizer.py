@@ -9,6 +9,7 @@ al. 2023), with what is said in docs/vilco_vq.md.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -264,22 +265,15 @@ class TrackHeads(nn.Module):
         self.doublings = nn.ModuleList(
             ConvNormReLU2d(dim, dim) for _ in range(n_doublings)
         )
+        widths = [dim, *[head_dim] * n_convs]
         self.cls_convs, self.reg_convs = (
-            nn.Sequential(
-                *(
-                    ConvNormReLU2d(head_dim if i else dim, head_dim)
-                    for i in range(n_convs)
-                )
-            )
+            nn.Sequential(*(ConvNormReLU2d(*pair) for pair in pairwise(widths)))
             for _ in range(2)
         )
-        width = head_dim if n_convs else dim
+        width = widths[-1]
         self.cls = nn.Conv2d(width, N_ANCHORS, 3, padding=1)
         n_numbers = N_ANCHORS * TRACK_REGRESSION_CHANNELS
         self.reg = nn.Conv2d(width, n_numbers, 3, padding=1)
-        self._start_unsure()
-
-    def _start_unsure(self) -> None:
         for head in (self.cls, self.reg):
             nn.init.normal_(head.weight, std=0.01)
             assert head.bias is not None

@@ -9,35 +9,19 @@ Targets and predictions go through the same two functions, so that decoding an
 encoded window gives that window back.
 """
 
-from typing import overload
+from typing import TypeVar
 
 from torch import Tensor
 
+Number = TypeVar("Number", float, Tensor)
 
-@overload
+
 def seconds_to_grid(
-    seconds: Tensor,
+    seconds: Number,
     fps: float | Tensor,
     stride_frames: float | Tensor = 1.0,
     window_frames: float | Tensor = 1.0,
-) -> Tensor: ...
-
-
-@overload
-def seconds_to_grid(
-    seconds: float,
-    fps: float,
-    stride_frames: float = 1.0,
-    window_frames: float = 1.0,
-) -> float: ...
-
-
-def seconds_to_grid(
-    seconds: float | Tensor,
-    fps: float | Tensor,
-    stride_frames: float | Tensor = 1.0,
-    window_frames: float | Tensor = 1.0,
-) -> float | Tensor:
+) -> Number:
     """Map clip seconds to positions on the feature grid.
 
     All arguments may be floats or tensors that broadcast against each other, such
@@ -59,33 +43,17 @@ def seconds_to_grid(
     """
     _check_positive("fps", fps)
     _check_positive("stride_frames", stride_frames)
-    return (seconds * fps - 0.5 * window_frames) / stride_frames
+    # Tensors among the other arguments come with a tensor here.
+    grid = (seconds * fps - 0.5 * window_frames) / stride_frames
+    return grid  # type: ignore[return-value]
 
 
-@overload
 def grid_to_seconds(
-    grid: Tensor,
+    grid: Number,
     fps: float | Tensor,
     stride_frames: float | Tensor = 1.0,
     window_frames: float | Tensor = 1.0,
-) -> Tensor: ...
-
-
-@overload
-def grid_to_seconds(
-    grid: float,
-    fps: float,
-    stride_frames: float = 1.0,
-    window_frames: float = 1.0,
-) -> float: ...
-
-
-def grid_to_seconds(
-    grid: float | Tensor,
-    fps: float | Tensor,
-    stride_frames: float | Tensor = 1.0,
-    window_frames: float | Tensor = 1.0,
-) -> float | Tensor:
+) -> Number:
     """Map positions on the feature grid to clip seconds.
 
     The inverse of :func:`seconds_to_grid`, with the same arguments.
@@ -96,15 +64,13 @@ def grid_to_seconds(
     0.0
 
     :param grid: position in grid steps.
-    :param fps: frames per second of the numbering that the strides count, > 0.
-    :param stride_frames: frames between the starts of consecutive features, > 0.
-    :param window_frames: frames that one feature covers, >= 0.
     :return: time since the start of the clip, in seconds, in the broadcast shape.
-    :raises ValueError: if a rate or stride given as a number is not positive.
+    :raises ValueError: as :func:`seconds_to_grid` does.
     """
     _check_positive("fps", fps)
     _check_positive("stride_frames", stride_frames)
-    return (grid * stride_frames + 0.5 * window_frames) / fps
+    seconds = (grid * stride_frames + 0.5 * window_frames) / fps
+    return seconds  # type: ignore[return-value]
 
 
 def _check_positive(name: str, value: float | Tensor) -> None:

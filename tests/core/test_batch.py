@@ -12,8 +12,8 @@ from avalanche_vilco.core.batch import (
     ClipBatch,
     MomentTargets,
     TensorBatch,
+    collate_as,
     collate_moments,
-    stack_padded,
 )
 
 C, K = 3, 4
@@ -287,7 +287,9 @@ def test_printed_batch_shows_shapes(both):
 )
 def test_stacking_fills_at_the_end_of_each_dim(dtype, filler):
     tensors: list[Tensor] = [torch.ones(2, 1, dtype=dtype), torch.ones(1, 3).to(dtype)]
-    stacked = stack_padded(tensors, filler)
+    kind = type("Filled", (TensorBatch,), {"padding": {"values": filler}})
+    samples = [({"values": values}, {"values": values}) for values in tensors]
+    stacked = collate_as(kind, kind, samples)[0].values
     assert stacked.shape == (2, 2, 3)
     assert stacked.dtype == dtype
     assert stacked[0].tolist() == [[1, filler, filler], [1, filler, filler]]

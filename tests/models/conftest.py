@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from avalanche_vilco import vilco_mq_tiny
-from avalanche_vilco.core.batch import ClipBatch, MomentTargets, stack_padded
+from avalanche_vilco.core.batch import ClipBatch, MomentTargets
 from avalanche_vilco.models.moment_localizer import MomentLocalizer
 from avalanche_vilco.ops.timeline import grid_to_seconds
 
@@ -42,7 +43,7 @@ def _clip_batch(
     ]
     valid = [torch.ones(n, dtype=torch.bool) for n in lengths]
     return ClipBatch(
-        features=stack_padded(features, 0.0), valid=stack_padded(valid, False)
+        features=pad_sequence(features, True), valid=pad_sequence(valid, True)
     )
 
 
@@ -67,13 +68,15 @@ def _moment_targets(
         for row, channels in zip(is_asked, asked, strict=True):
             row[list(channels)] = True
     return MomentTargets(
-        valid=stack_padded([torch.ones(n, dtype=torch.bool) for n in lengths], False),
-        segments=stack_padded(grid, 0.0).float(),
-        segments_sec=stack_padded(
-            [grid_to_seconds(g, features_per_sec) for g in grid], 0.0
+        valid=pad_sequence([torch.ones(n, dtype=torch.bool) for n in lengths], True),
+        segments=pad_sequence(grid, True).float(),
+        segments_sec=pad_sequence(
+            [grid_to_seconds(g, features_per_sec) for g in grid], True
         ),
-        labels=stack_padded(
-            [torch.tensor([w[2] for w in own], dtype=torch.long) for own in windows], -1
+        labels=pad_sequence(
+            [torch.tensor([w[2] for w in own], dtype=torch.long) for own in windows],
+            True,
+            -1,
         ),
         asked=is_asked,
         duration_sec=torch.tensor(lengths, dtype=torch.float64) / rates,

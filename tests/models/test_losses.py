@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 from torchvision.ops import sigmoid_focal_loss as torchvision_focal_loss
 
 from avalanche_vilco.benchmarks.vilco_mq.annotations import read_moment_annotations
-from avalanche_vilco.core.batch import MomentTargets, stack_padded
+from avalanche_vilco.core.batch import MomentTargets
 from avalanche_vilco.models.decoding import MomentDecoder
 from avalanche_vilco.models.losses import (
     MomentLoss,
@@ -210,17 +211,18 @@ def _real_targets(clips) -> MomentTargets:
     windows = [torch.tensor(clip.windows_sec) for clip in clips]
     lengths = [round(c.duration_sec * c.features_per_sec) for c in clips]
     return MomentTargets(
-        valid=stack_padded([torch.ones(n) > 0 for n in lengths], False),
-        segments=stack_padded(
+        valid=pad_sequence([torch.ones(n) > 0 for n in lengths], True),
+        segments=pad_sequence(
             [
                 seconds_to_grid(w, c.features_per_sec).float()
                 for w, c in zip(windows, clips, strict=True)
             ],
-            0.0,
+            True,
         ),
-        segments_sec=stack_padded(windows, 0.0),
-        labels=stack_padded(
+        segments_sec=pad_sequence(windows, True),
+        labels=pad_sequence(
             [torch.tensor(c.label_ids).unique(return_inverse=True)[1] for c in clips],
+            True,
             -1,
         ),
         asked=torch.ones(len(clips), 14) > 0,

@@ -21,7 +21,7 @@ from avalanche_vilco.models.output import (
     n_points,
     point_grid,
     query_logits,
-    window_offsets,
+    regression,
 )
 
 LENGTHS = [1, 2, 5, 33, 64, 65, 90]
@@ -111,7 +111,7 @@ def test_points_beyond_a_clips_end_are_zero(localizer, clip_batch):
 def test_output_has_the_points_of_its_pyramid(n_steps, localizer, clip_batch):
     output = localizer()(clip_batch([n_steps]))
     assert output.shape == (1, 4 + 2, n_points(n_steps, 6))
-    offsets = window_offsets(output)
+    offsets = regression(output)
     assert offsets.min() > OFFSET_LOW
     assert offsets.max() < OFFSET_LOW + OFFSET_SPAN
 
@@ -172,7 +172,7 @@ def test_text_reaches_the_logits_and_windows_of_every_clip(localizer, clip_batch
     before, after = model(clips), other(clips)
     change = (query_logits(before) - query_logits(after)).abs()
     assert (change.amax(dim=(1, 2)) > 1e-3).all()
-    assert not torch.equal(window_offsets(before), window_offsets(after))
+    assert not torch.equal(regression(before), regression(after))
 
 
 def test_swapped_texts_swap_what_tells_two_queries_apart(

@@ -10,7 +10,7 @@ from avalanche_vilco.models.output import (
     padded_length,
     point_grid,
     query_logits,
-    window_offsets,
+    regression,
 )
 
 CPU = torch.device("cpu")
@@ -72,7 +72,7 @@ def test_slices_undo_packing() -> None:
     output = pack_output(logits, offsets, valid)
     assert output.shape == (2, 5, 7)
     assert torch.equal(query_logits(output)[0], logits[0])
-    assert torch.equal(window_offsets(output)[0], offsets[0])
+    assert torch.equal(regression(output)[0], offsets[0])
     assert not output[1, :, 4:].any()
     assert torch.equal(query_logits(output)[1, :, :4], logits[1, :, :4])
     assert query_logits(output).data_ptr() == output.data_ptr()
@@ -83,7 +83,7 @@ def test_output_without_queries_holds_offsets_alone() -> None:
         torch.zeros(2, 0, 7), torch.randn(2, 2, 7), torch.ones(2, 7) > 0
     )
     assert query_logits(output).shape == (2, 0, 7)
-    assert torch.equal(window_offsets(output), output)
+    assert torch.equal(regression(output), output)
 
 
 def test_grid_first_made_in_inference_mode_serves_training() -> None:

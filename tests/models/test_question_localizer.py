@@ -3,9 +3,10 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from avalanche_vilco import vilco_nlq_base, vilco_nlq_tiny
-from avalanche_vilco.core.batch import QueryClipBatch, stack_padded
+from avalanche_vilco.core.batch import QueryClipBatch
 from avalanche_vilco.models.blocks import ConvSelfAttention
 from avalanche_vilco.models.losses import MomentLoss
 from avalanche_vilco.models.output import point_grid
@@ -17,10 +18,10 @@ def asked(lengths: list[int], n_tokens: list[int], seed: int = 0) -> QueryClipBa
     clips = [torch.randn(n, 8, generator=draw) for n in lengths]
     tokens = [torch.randn(n, 12, generator=draw) for n in n_tokens]
     return QueryClipBatch(
-        features=stack_padded(clips, 0.0),
-        valid=stack_padded([torch.ones(n).bool() for n in lengths], False),
-        tokens=stack_padded(tokens, 0.0),
-        valid_tokens=stack_padded([torch.ones(n).bool() for n in n_tokens], False),
+        features=pad_sequence(clips, True),
+        valid=pad_sequence([torch.ones(n).bool() for n in lengths], True),
+        tokens=pad_sequence(tokens, True),
+        valid_tokens=pad_sequence([torch.ones(n).bool() for n in n_tokens], True),
     )
 
 
