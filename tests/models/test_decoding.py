@@ -165,9 +165,7 @@ def test_points_beyond_the_clip_are_never_windows(moment_targets) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize(
-    ("row", "silenced"), [(1, 1), (-2, [0, 1, 2]), (-1, [0, 1, 2])]
-)
+@pytest.mark.parametrize(("row", "lost"), [(1, 1), (-2, [0, 1, 2]), (-1, [0, 1, 2])])
 def test_what_is_not_finite_is_dropped(value, row, lost, moment_targets) -> None:
     """A logit goes alone, an offset with all logits of its point."""
     targets = moment_targets([64])
