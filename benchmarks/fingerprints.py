@@ -129,6 +129,18 @@ def _performed_apart(job: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """A record with other keys at every depth.
+
+    :param value: of a record.
+    :param names: old -> new.
+    """
+    if isinstance(value, Mapping):
+        items = value.items()
+        return {names.get(key, key): renamed(one, names) for key, one in items}
+    return value
+
+
 def differences(before: Any, after: Any, where: str = "") -> Iterator[str]:
     """Lines of what two records do not share."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
@@ -160,6 +172,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     comparing = commands.add_parser("compare")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
+    comparing.add_argument(
+        "--renamed",
+        nargs="*",
+        default=[],
+        metavar="OLD=NEW",
+        help="keys that have another name afterwards",
+    )
     performing = commands.add_parser("perform", help="one job, to the standard output")
     performing.add_argument("job")
     options = parser.parse_args(arguments)
@@ -170,7 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wanted = [job for job in jobs() if options.only in job]
         return record(options.file, wanted, options.jobs)
     records = [json.loads(p.read_text()) for p in (options.before, options.after)]
-    lines = list(differences(*records))
+    names = dict(pair.split("=") for pair in options.renamed)
+    lines = list(differences(renamed(records[0], names), records[1]))
     print("\n".join(lines) or f"equal: {', '.join(records[0])}")
     return 1 if lines else 0
 
