@@ -3,7 +3,6 @@
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,37 +96,35 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
 def mq_root(once: Once) -> Path:
     """A generated data root: ten queries in five groups, 20 + 10 annotated clips and 2
     without labels."""
-    from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
+    from avalanche_vilco.benchmarks.vilco_mq.embedded import MiniMQConfig
 
     sizes = {"n_train": 20, "n_val": 10, "n_test": 2, "group_size": 2}
     least = {"min_train_clips": 2, "min_val_clips": 1}
     times = {"clip_sec": (40.0, 60.0), "median_window_sec": 4.0}
-    return once("mq", partial(generate_mini_mq, **sizes, **least, **times))
+    return once("mq", MiniMQConfig(**sizes, **least, **times).generate)
 
 
 @pytest.fixture(scope="session")
 def nlq_root(once: Once) -> Path:
     """Generated language queries: 13 templates, 12 + 6 annotated clips and 2 without
     windows."""
-    from avalanche_vilco.benchmarks.vilco_nlq.embedded import generate_mini_nlq
+    from avalanche_vilco.benchmarks.vilco_nlq.embedded import MiniNLQConfig
 
     sizes = {"n_train": 12, "n_val": 6, "n_test": 2, "queries_per_clip": 8.0}
     least = {"min_train_queries": 5, "min_val_queries": 3}
-    return once(
-        "nlq", partial(generate_mini_nlq, **sizes, **least, clip_sec=(40.0, 60.0))
-    )
+    return once("nlq", MiniNLQConfig(**sizes, **least, clip_sec=(40.0, 60.0)).generate)
 
 
 @pytest.fixture(scope="session")
 def vq_root(once: Once) -> Path:
     """Generated visual queries: small videos of small objects, 10 + 5 clips and one
     without tracks, three queries in each."""
-    from avalanche_vilco.benchmarks.vilco_vq.embedded import generate_mini_vq
+    from avalanche_vilco.benchmarks.vilco_vq.embedded import MiniVQConfig
 
     sizes = {"n_train": 10, "n_val": 5, "n_test": 1, "queries_per_clip": 3}
     pictures = {"frame_size": (48, 64), "object_pixels": (10.0, 16.0)}
     lengths = {"clip_frames": (40, 50), "track_frames": (4, 8)}
-    return once("vq", partial(generate_mini_vq, **sizes, **pictures, **lengths))
+    return once("vq", MiniVQConfig(**sizes, **pictures, **lengths).generate)
 
 
 @pytest.fixture(scope="session")

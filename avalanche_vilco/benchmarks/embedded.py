@@ -8,7 +8,7 @@ import re
 import tempfile
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -20,10 +20,13 @@ from numpy.typing import NDArray
 
 from avalanche_vilco.core.files import cache_folder, sha256_of
 from avalanche_vilco.core.random import seeded_stream
+from avalanche_vilco.data.text.narrations import NARRATION_FEATURE_FILE, NARRATION_FILE
 
 T = TypeVar("T")
 Array: TypeAlias = NDArray[np.float64]
 Record: TypeAlias = dict[str, Any]
+Narration: TypeAlias = tuple[Record, NDArray[np.float16]]
+"""A line of the file of sentences, and the (L, C) token features of its sentence."""
 
 MANIFEST_FILE = "manifest.json"
 SUBSETS = ("train", "val", "test")
@@ -114,6 +117,21 @@ def token_features(
     noise = rng.standard_normal(tokens.shape) * (0.4 / width**0.5)
     tokens += 0.6 * meaning + noise
     return tokens
+
+
+def write_narrations(folder: Path, narrations: Iterable[Narration]) -> None:
+    """Write sentences and their features as a data root has them.
+
+    :param folder: of the data.
+    :param narrations: in the order of the file; only clips of train have any.
+    """
+    lines: list[str] = []
+    features: dict[str, Any] = {}
+    for record, tokens in narrations:
+        lines.append(json.dumps(record) + "\n")
+        features[record["query_id"]] = tokens
+    (folder / NARRATION_FILE).write_text("".join(lines), encoding="utf-8")
+    np.savez(folder / NARRATION_FEATURE_FILE, **features)
 
 
 class EmbeddedConfig(ABC):

@@ -6,7 +6,7 @@ video, an image.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -34,6 +34,30 @@ class Item:
     """Category of each of its windows: experiences are groups of categories."""
     record: Any = field(default=None, repr=False)
     """What the benchmark made it of, handed back as it is."""
+
+
+def query_items(
+    queries: Iterable[Any],
+    clips: Mapping[str, OfVideo],
+    categories: Callable[[Any], tuple[Hashable, ...]],
+) -> list[Item]:
+    """Queries as items.
+
+    :param queries: with ``query_id``, ``clip_id`` and ``subset``.
+    :param clips: their clips by id.
+    :param categories: gives those of a query.
+    """
+    return [
+        Item(
+            query.query_id,
+            query.clip_id,
+            clips[query.clip_id].video_id,
+            query.subset,
+            categories(query),
+            query,
+        )
+        for query in queries
+    ]
 
 
 class OfVideo(Protocol):

@@ -84,11 +84,6 @@ class Protocol:
     sort_key: Callable[[Item], Any] | None = None
     """Order of an experience's items, if it is not that of the file."""
 
-    @property
-    def windows(self) -> str:
-        """How windows are read: ``"clipped"`` or ``"raw"``."""
-        return "raw" if self.reads_raw else "clipped"
-
 
 def protocol_table(*protocols: Protocol) -> dict[str, Protocol]:
     """Protocols by name.

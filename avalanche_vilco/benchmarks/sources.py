@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta
 
+from avalanche_vilco.benchmarks.embedded import EmbeddedConfig
 from avalanche_vilco.benchmarks.items import Item, drop_clips
 from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.core.settings import check_options, option_types
@@ -109,22 +110,21 @@ def find_root(
     annotations: Any,
     *,
     benchmark: str,
-    embedded: Callable[[], Path],
-    version: str,
+    embedded: EmbeddedConfig,
 ) -> DataRoot:
     """The root that was given, else the environment's, else the embedded default.
 
     :param dataset_root: folder.
     :param annotations: annotation source; with one no root is looked for.
     :param benchmark: name of the generator, for errors.
-    :param embedded: gives the folder of the embedded default.
-    :param version: of the embedded default.
+    :param embedded: the embedded default.
     :raises FileNotFoundError: there is no such folder.
     """
     if dataset_root is None and annotations is None:
         dataset_root = os.environ.get(DATA_ROOT_VARIABLE) or None
     if dataset_root is None and annotations is None:
-        return DataRoot(embedded(), f"embedded generated v{version}", True)
+        description = f"embedded generated v{embedded.version}"
+        return DataRoot(embedded.root(), description, True)
     folder = None if dataset_root is None else Path(dataset_root).expanduser()
     if folder is not None and not folder.is_dir():
         raise FileNotFoundError(

@@ -151,6 +151,15 @@ def _no_arguments(scenario: Any) -> Mapping[str, Any]:
     return {}
 
 
+def feature_widths(scenario: Any) -> Mapping[str, int]:
+    """Widths of video features and of token features, for a localiser of windows.
+
+    :param scenario: that a model is built for.
+    """
+    width = scenario.info["feature_dim"]
+    return {"feature_dim": width, "text_dim": scenario.text_dim}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
     """All that the rest of the package knows of a benchmark."""
@@ -227,20 +236,9 @@ def deferred(location: str) -> Callable[..., Any]:
     return _Deferred(location)
 
 
-_REGISTERED: dict[str, Benchmark] = {}
-
-
-def register(benchmark: Benchmark) -> None:
-    """Make a benchmark known in this process, without an entry point.
-
-    :param benchmark: found by its name from now on.
-    """
-    _REGISTERED[benchmark.name] = benchmark
-
-
 def benchmark_names() -> list[str]:
     """Names of all benchmarks, installed packages' included."""
-    return sorted({*_entry_points(), *_REGISTERED})
+    return sorted(_entry_points())
 
 
 def find_benchmark(name: str) -> Benchmark:
@@ -250,9 +248,7 @@ def find_benchmark(name: str) -> Benchmark:
     :raises ValueError: unknown, with close names; or its entry point leads to
         something else.
     """
-    if name in _REGISTERED:
-        return _REGISTERED[name]
-    point: EntryPoint = look_up("benchmark", name, {**_entry_points(), **_REGISTERED})
+    point: EntryPoint = look_up("benchmark", name, _entry_points())
     benchmark = point.load()
     if not isinstance(benchmark, Benchmark) or benchmark.name != name:
         raise ValueError(

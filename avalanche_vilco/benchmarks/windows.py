@@ -4,19 +4,6 @@ from __future__ import annotations
 
 from avalanche_vilco.core.report import Tally
 
-WINDOW_POLICIES = ("clipped", "raw")
-
-
-def check_window_policy(windows: str) -> None:
-    """Refuse what is no policy for windows.
-
-    :raises ValueError: names the policies.
-    """
-    if windows not in WINDOW_POLICIES:
-        raise ValueError(
-            f"expected windows in {list(WINDOW_POLICIES)} but got {windows!r}"
-        )
-
 
 def unusable_window(start: float, end: float, limit: float) -> str | None:
     """Why a window is left out; None if it is usable.

@@ -59,10 +59,9 @@ def row(name: str, first: float, last: float) -> str:
 
 
 def data(folder: Path) -> Path:
-    from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
+    from avalanche_vilco.benchmarks.vilco_mq.embedded import MiniMQConfig
 
-    return generate_mini_mq(
-        folder,
+    return MiniMQConfig(
         n_train=225,
         n_val=26,
         n_test=0,
@@ -72,7 +71,7 @@ def data(folder: Path) -> Path:
         min_val_clips=1,
         clip_sec=(100.0, 100.0),
         full_length_share=0.0,
-    )
+    ).generate(folder)
 
 
 def measure(name: str, root: Path, changes: dict[str, Any]) -> tuple[float, float]:

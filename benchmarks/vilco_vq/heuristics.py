@@ -31,11 +31,11 @@ from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     read_visual_queries,
 )
 from avalanche_vilco.benchmarks.vilco_vq.clip_videos import clip_file_frames
-from avalanche_vilco.benchmarks.vilco_vq.embedded import mini_vq_root
+from avalanche_vilco.benchmarks.vilco_vq.embedded import MINI_VQ
 from avalanche_vilco.benchmarks.vilco_vq.split import (
     VQDivision,
     divide_queries,
-    query_items,
+    title_items,
 )
 from avalanche_vilco.data.media.video import VideoFolder, fitted_size
 from avalanche_vilco.evaluation.functional.visual_query import SUMMARY
@@ -249,10 +249,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--stream", choices=STREAMS, default="test")
     parser.add_argument("--seed", type=int, default=0, help="of the title groups")
     options = parser.parse_args(arguments)
-    root = options.root or mini_vq_root()
+    root = options.root or MINI_VQ.root()
     files = find_vq_files(root)
     read = read_visual_queries({name: files[name] for name in ("train", "val")})
-    items = query_items(read.queries, read.clips)
+    items = title_items(read.queries, read.clips)
     split = divide_queries(items, VQDivision(seed=options.seed))
     parts = [part for part in split.streams[options.stream] if part]
     experiences = [[item.record for item in part] for part in parts]

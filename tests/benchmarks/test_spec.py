@@ -3,12 +3,10 @@
 import inspect
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from avalanche_vilco.benchmarks import spec
 from avalanche_vilco.benchmarks.spec import (
     Benchmark,
     benchmark_names,
@@ -62,14 +60,6 @@ def test_unknown_name_is_answered_with_close_ones() -> None:
     assert set(OURS) <= set(benchmark_names())
     with pytest.raises(ValueError, match="Did you mean vilco_mq or vilco_nlq"):
         find_benchmark("vilco_mlq")
-
-
-def test_registered_value_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spec, "_REGISTERED", {})
-    other = replace(find_benchmark("vilco_mq"), name="other")
-    spec.register(other)
-    assert find_benchmark("other") is other
-    assert "other" in benchmark_names()
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
+from avalanche_vilco.benchmarks.vilco_mq.embedded import MiniMQConfig
 from avalanche_vilco.benchmarks.vilco_mq.official import OFFICIAL_FILES
-from avalanche_vilco.benchmarks.vilco_vq.embedded import generate_mini_vq
+from avalanche_vilco.benchmarks.vilco_vq.embedded import MiniVQConfig
 from avalanche_vilco.cli.main import main
 from avalanche_vilco.experiments.doctor import examine
 
@@ -452,8 +452,7 @@ def official(root: Path) -> None:
 @pytest.fixture
 def official_root(tmp_path) -> Path:
     """Ego4D's own files, whose features have the rate of the processed v2 file."""
-    root = generate_mini_mq(
-        tmp_path / "official",
+    root = MiniMQConfig(
         n_train=6,
         n_val=3,
         n_test=1,
@@ -462,7 +461,7 @@ def official_root(tmp_path) -> Path:
         min_val_clips=1,
         clip_sec=(40.0, 60.0),
         fps=1.8741513727840071,
-    )
+    ).generate(tmp_path / "official")
     official(root)
     return root
 
@@ -600,7 +599,7 @@ def question_root(nlq_root, tmp_path) -> Path:
 
 @pytest.fixture
 def track_root(tmp_path) -> Path:
-    return generate_mini_vq(tmp_path / "vq", n_train=2, n_val=1, n_test=1)
+    return MiniVQConfig(n_train=2, n_val=1, n_test=1).generate(tmp_path / "vq")
 
 
 def edit_first(path: Path, change: Callable[[dict], object]) -> str:

@@ -12,7 +12,7 @@ from avalanche.training.supervised import Naive
 from torch import Tensor, nn
 
 from avalanche_vilco.benchmarks.vilco_vq.answers import TrackAnswers, visual_document
-from avalanche_vilco.benchmarks.vilco_vq.embedded import generate_mini_vq
+from avalanche_vilco.benchmarks.vilco_vq.embedded import MiniVQConfig
 from avalanche_vilco.benchmarks.vilco_vq.generator import unlabelled_vq, vilco_vq
 from avalanche_vilco.benchmarks.vilco_vq.sources import VQSources, annotation_file
 from avalanche_vilco.evaluation.metrics.response_track import response_track_metrics
@@ -47,7 +47,7 @@ class Knowing(nn.Module):
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data") / "vq"
-    return generate_mini_vq(folder, n_train=6, n_val=4, n_test=1)
+    return MiniVQConfig(n_train=6, n_val=4, n_test=1).generate(folder)
 
 
 @pytest.fixture(scope="module")

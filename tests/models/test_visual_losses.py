@@ -310,15 +310,11 @@ def test_perfect_regressor_gives_random_tracks_back(
 @pytest.fixture(scope="module")
 def embedded_targets(tmp_path_factory: pytest.TempPathFactory) -> TrackWindowTargets:
     """Training windows of a few clips as the embedded default has them, in its size."""
-    from avalanche_vilco.benchmarks.vilco_vq.embedded import generate_mini_vq
+    from avalanche_vilco.benchmarks.vilco_vq.embedded import MiniVQConfig
     from avalanche_vilco.benchmarks.vilco_vq.generator import vilco_vq
 
-    root = generate_mini_vq(
-        tmp_path_factory.mktemp("data") / "vq",
-        n_train=4,
-        n_val=2,
-        n_test=0,
-        clip_frames=(72, 76),
+    root = MiniVQConfig(n_train=4, n_val=2, n_test=0, clip_frames=(72, 76)).generate(
+        tmp_path_factory.mktemp("data") / "vq"
     )
     scenario = vilco_vq(
         root, n_experiences=2, valid_share=0.0, sources={"image_size": 128}

@@ -9,7 +9,7 @@ import torch
 from avalanche.training.determinism.rng_manager import RNGManager
 
 from avalanche_vilco.benchmarks.scenario import QueryIncrementalScenario
-from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
+from avalanche_vilco.benchmarks.vilco_mq.embedded import MiniMQConfig
 from avalanche_vilco.benchmarks.vilco_mq.generator import vilco_mq
 from avalanche_vilco.models.decoding import MomentDecoder
 from avalanche_vilco.models.localizer import (
@@ -28,8 +28,7 @@ def small_root(once: Any) -> Path:
     """Generated clips of unequal length with six queries."""
 
     def generate(folder: Path) -> None:
-        generate_mini_mq(
-            folder,
+        MiniMQConfig(
             seed=9,
             n_train=60,
             n_val=12,
@@ -41,7 +40,7 @@ def small_root(once: Any) -> Path:
             clip_sec=(40.0, 60.0),
             full_length_share=0.0,
             median_window_sec=4.0,
-        )
+        ).generate(folder)
 
     return once("small_mq", generate)
 

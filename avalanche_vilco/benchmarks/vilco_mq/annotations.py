@@ -21,11 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from avalanche_vilco.benchmarks.windows import (
-    check_window_policy,
-    count_usable,
-    unusable_window,
-)
+from avalanche_vilco.benchmarks.windows import count_usable, unusable_window
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.report import DataReport, Tally
 from avalanche_vilco.core.schema import (
@@ -36,7 +32,7 @@ from avalanche_vilco.core.schema import (
     convert,
     decode_json_object,
 )
-from avalanche_vilco.data.moments import MomentClip
+from avalanche_vilco.data.moments import MomentClip, read_only
 
 SUBSETS = ("train", "val", "test")
 DUPLICATE_TOLERANCE_SEC = 1e-3
@@ -83,7 +79,7 @@ class ClipRecord(msgspec.Struct):
 def read_moment_annotations(
     path: Path | str,
     *,
-    windows: str = "clipped",
+    raw_windows: bool = False,
     faults: list[DataError] | None = None,
 ) -> MomentAnnotations:
     """Read and validate the processed moment-query file.
@@ -93,18 +89,16 @@ def read_moment_annotations(
     report, with ``read = kept + changed + rejected``.
 
     :param path: ``ego4d_clip_annotations_v2.json`` or v1.
-    :param windows: ``"clipped"``, or ``"raw"`` to leave windows that overhang or lie
-        behind the clip's end as they are, which the public split procedure sees.
+    :param raw_windows: leave windows that overhang or lie behind the clip's end as they
+        are, which the public split procedure sees.
     :param faults: if given, errors of records are added to it, not raised, and these
         records are left out.
     :return: clips in file order, category names and the report.
     :raises FileNotFoundError: no such file.
-    :raises ValueError: no such policy for windows.
     :raises DataError: not JSON, truncated, or a record breaks the schema (wrong
         type, number as text, NaN, empty label, duplicated clip, one id with two
         names); the message names file, record and field.
     """
-    check_window_policy(windows)
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(
@@ -122,14 +116,16 @@ def read_moment_annotations(
                 one, ClipRecord, path, hint=_LAYOUT_HINT, record=clip_id
             )
     report = DataReport(files={path.name: hashlib.sha256(content).hexdigest()})
-    return moment_annotations([(path, records)], report, windows=windows, faults=faults)
+    return moment_annotations(
+        [(path, records)], report, raw_windows=raw_windows, faults=faults
+    )
 
 
 def moment_annotations(
     files: Sequence[tuple[Path, Mapping[str, ClipRecord]]],
     report: DataReport,
     *,
-    windows: str,
+    raw_windows: bool = False,
     label_id_source: str = "annotation file",
     faults: list[DataError] | None = None,
 ) -> MomentAnnotations:
@@ -137,7 +133,7 @@ def moment_annotations(
 
     :param files: files with their records, clip uid -> record.
     :param report: where to count.
-    :param windows: ``"clipped"`` or ``"raw"``.
+    :param raw_windows: see :func:`read_moment_annotations`.
     :param label_id_source: where the category ids come from.
     :param faults: see :func:`read_moment_annotations`.
     :raises DataError: a value breaks a rule; names file, record and field.
@@ -149,7 +145,7 @@ def moment_annotations(
             with collected(faults):
                 _check_record(path, clip_id, record)
                 names = _checked_labels(path, clip_id, record, names)
-                clips.append(_moment_clip(clip_id, record, report, windows))
+                clips.append(_moment_clip(clip_id, record, report, raw_windows))
     if not names and not faults:
         hint = "a test file cannot be trained on"
         raise DataError(files[0][0], "no clip has an annotation", hint=hint)
@@ -220,10 +216,12 @@ def _check_label_id(
 
 
 def _moment_clip(
-    clip_id: str, record: ClipRecord, report: DataReport, policy: str
+    clip_id: str, record: ClipRecord, report: DataReport, raw_windows: bool
 ) -> MomentClip:
     tally = report.stage("annotations", "windows")
-    windows, labels = _clean_windows(record, tally, policy)
+    # A raw window may end, or even lie, behind the clip's end.
+    limit = math.inf if raw_windows else record.duration
+    windows, labels = _clean_windows(record, tally, limit)
     clips = report.stage("annotations", "clips")
     if len(windows):
         clips.kept += 1
@@ -266,10 +264,8 @@ def _check_record(path: Path, clip_id: str, record: ClipRecord) -> None:
 
 
 def _clean_windows(
-    record: ClipRecord, tally: Tally, policy: str
+    record: ClipRecord, tally: Tally, limit: float
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    # A raw window may end, or even lie, behind the clip's end.
-    limit = record.duration if policy == "clipped" else math.inf
     kept: list[WindowRecord] = []
     for window in record.annotations:
         start, end = window.segment
@@ -285,11 +281,8 @@ def _clean_windows(
         kept.append(window)
         count_usable(start, end, limit, tally)
     windows = np.array([w.segment for w in kept], dtype=np.float64).reshape(-1, 2)
-    windows = windows.clip(0.0, limit)
-    labels = np.array([w.label_id for w in kept], dtype=np.int64)
-    windows.setflags(write=False)
-    labels.setflags(write=False)
-    return windows, labels
+    labels = read_only([w.label_id for w in kept], np.int64, -1)
+    return read_only(windows.clip(0.0, limit), np.float64, -1, 2), labels
 
 
 def _is_duplicate(earlier: Iterable[WindowRecord], window: WindowRecord) -> bool:

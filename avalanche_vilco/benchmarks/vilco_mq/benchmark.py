@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from avalanche_vilco.benchmarks.spec import (
     Benchmark,
     Deviation,
     Submission,
     deferred,
+    feature_widths,
     read_recipe,
 )
 
@@ -59,22 +60,13 @@ def metrics() -> list[MetricState]:
     ]
 
 
-def feature_widths(scenario: Any) -> Mapping[str, int]:
-    """Widths of video features and of token features.
-
-    :param scenario: that a model is built for.
-    """
-    width = scenario.info["feature_dim"]
-    return {"feature_dim": width, "text_dim": scenario.text_dim}
-
-
 BENCHMARK = Benchmark(
     name="vilco_mq",
     version="1",
     paper="ViLCo-Bench (arXiv 2406.13123), Moment Queries",
     build=deferred(f"{_HERE}.generator:vilco_mq"),
     unlabelled=deferred(f"{_HERE}.generator:unlabelled_mq"),
-    embedded_root=deferred(f"{_HERE}.embedded:mini_mq_root"),
+    embedded_root=deferred(f"{_HERE}.embedded:MINI_MQ.root"),
     models={
         name: deferred(f"{_HERE}.models:{name}")
         for name in (

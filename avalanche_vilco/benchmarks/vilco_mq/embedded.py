@@ -13,8 +13,8 @@ import json
 import re
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from avalanche_vilco.benchmarks.embedded import (
     SUBSETS,
     Array,
     EmbeddedConfig,
+    Narration,
     Record,
     coverage,
     draw_uid,
@@ -38,6 +39,7 @@ from avalanche_vilco.benchmarks.embedded import (
     unit,
     unit_noise,
     words_of,
+    write_narrations,
 )
 from avalanche_vilco.benchmarks.vilco_mq.layout import (
     ANNOTATION_FILE,
@@ -45,16 +47,9 @@ from avalanche_vilco.benchmarks.vilco_mq.layout import (
     QUERY_TEXT_FILE,
 )
 from avalanche_vilco.core.files import sha256_of
-from avalanche_vilco.core.random import seeded_stream
 from avalanche_vilco.data.text.narrations import NARRATION_FEATURE_FILE, NARRATION_FILE
 
-__all__ = [
-    "MINI_MQ_CATEGORIES",
-    "MINI_MQ_VERSION",
-    "MiniMQConfig",
-    "generate_mini_mq",
-    "mini_mq_root",
-]
+__all__ = ["MINI_MQ", "MINI_MQ_CATEGORIES", "MINI_MQ_VERSION", "MiniMQConfig"]
 
 MINI_MQ_VERSION = "1"
 
@@ -129,8 +124,14 @@ class MiniMQConfig(EmbeddedConfig):
     noise: float = 0.2
 
     def __post_init__(self) -> None:
-        _require_between("n_groups", self.n_groups, 1, len(MINI_MQ_CATEGORIES))
-        _require_between("group_size", self.group_size, 1, len(MINI_MQ_CATEGORIES[0]))
+        most = {
+            "n_groups": len(MINI_MQ_CATEGORIES),
+            "group_size": len(MINI_MQ_CATEGORIES[0]),
+        }
+        for name, limit in most.items():
+            value = getattr(self, name)
+            if not 1 <= value <= limit:
+                raise ValueError(f"expected {name} in [1, {limit}] but got {value}")
         require_at_least_one(self, "n_train", "n_val", "feature_width", "text_width")
         shortest, longest = self.clip_sec
         if not 2 <= shortest <= longest:
@@ -140,8 +141,30 @@ class MiniMQConfig(EmbeddedConfig):
             )
 
     def generate(self, folder: Path) -> Path:
-        """Write the data into a folder, see :func:`generate_mini_mq`."""
-        return generate_mini_mq(folder, self)
+        """Write the data into a folder, always the same for the same knobs."""
+        world = _draw_world(self)
+        plans = [plan for subset in SUBSETS for plan in _plan_subset(self, subset)]
+        clips = [_draw_clip(self, world, plan) for plan in plans]
+        # In the order of their ids subsets and scenarios mix, as in the real file.
+        clips.sort(key=lambda clip: clip.uid)
+        (folder / FEATURE_FOLDER).mkdir(parents=True, exist_ok=True)
+        records = {clip.uid: clip.record(self) for clip in clips}
+        (folder / ANNOTATION_FILE).write_text(json.dumps(records), encoding="utf-8")
+        for clip in clips:
+            features = torch.from_numpy(_features(self, world, clip).astype(np.float16))
+            torch.save(features, folder / FEATURE_FOLDER / f"{clip.uid}.pt")
+        text = to_safetensors(_query_text(self, world))
+        (folder / QUERY_TEXT_FILE).write_bytes(text)
+        narrated = [clip for clip in clips if clip.plan.subset == "train"]
+        write_narrations(
+            folder, chain.from_iterable(_narrate(self, world, one) for one in narrated)
+        )
+        self.write_manifest(
+            folder,
+            clips=Counter(record["subset"] for record in records.values()),
+            windows=sum(len(record["annotations"]) for record in records.values()),
+        )
+        return folder
 
     def contents(self, folder: Path) -> dict[str, Any]:
         """Hashes of annotations and features, sizes of the other files."""
@@ -163,9 +186,8 @@ class MiniMQConfig(EmbeddedConfig):
         return tuple(name for group in groups for name in group[: self.group_size])
 
 
-def _require_between(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise ValueError(f"expected {name} in [{low}, {high}] but got {value}")
+MINI_MQ = MiniMQConfig()
+"""The embedded default: ``MINI_MQ.root()`` is its folder, a Moment-Queries root."""
 
 
 # --- What the world looks like: shared by all clips ---------------------------------
@@ -188,7 +210,7 @@ class _World:
 
 
 def _draw_world(config: MiniMQConfig) -> _World:
-    rng = seeded_stream(config.seed, _WORLD)
+    rng = config.stream(_WORLD)
     n, width = config.n_categories, config.feature_width
     prototypes = _draw_prototypes(config, rng)
     cues = [unit_noise(rng, width) for _ in range(2)]
@@ -255,13 +277,7 @@ class _ClipPlan:
     required: tuple[int, ...]  # labels it must contain, so that none is absent
 
     def rng(self, config: MiniMQConfig, purpose: int) -> np.random.Generator:
-        return seeded_stream(
-            config.seed, purpose, SUBSETS.index(self.subset), self.index
-        )
-
-
-def _plan_clips(config: MiniMQConfig) -> list[_ClipPlan]:
-    return [plan for subset in SUBSETS for plan in _plan_subset(config, subset)]
+        return config.stream(purpose, SUBSETS.index(self.subset), self.index)
 
 
 def _plan_subset(config: MiniMQConfig, subset: str) -> list[_ClipPlan]:
@@ -269,7 +285,7 @@ def _plan_subset(config: MiniMQConfig, subset: str) -> list[_ClipPlan]:
     scenario_counts = np.zeros(config.n_groups)
     n_parents = 0
     while len(plans) < config.clip_count(subset):
-        rng = seeded_stream(config.seed, _PLAN, SUBSETS.index(subset), n_parents)
+        rng = config.stream(_PLAN, SUBSETS.index(subset), n_parents)
         n_clips = 1 + int(rng.choice(3, p=(0.62, 0.27, 0.11)))
         n_clips = min(n_clips, config.clip_count(subset) - len(plans))
         deficit = _group_weights(config) * (len(plans) + n_clips) - scenario_counts
@@ -508,7 +524,7 @@ def _features(config: MiniMQConfig, world: _World, clip: _Clip) -> Array:
     out += world.backgrounds[clip.plan.scenario]
     # Clips of one parent share a place, so they share this offset too.
     place = int(uuid.UUID(clip.plan.video_id)) % 2**32
-    place_rng = seeded_stream(config.seed, _FEATURES, len(SUBSETS), place)
+    place_rng = config.stream(_FEATURES, len(SUBSETS), place)
     out += 0.4 * unit_noise(place_rng, out.shape[1])
     for event in clip.events:
         _add_event(config, world, event, out, rng)
@@ -544,16 +560,13 @@ def _add_event(
 # --- Text ---------------------------------------------------------------------------
 
 
-def _readable(label: str) -> str:
-    return label.strip('"').replace("_/_", " or ").replace("_", " ")
-
-
 def _query_text(config: MiniMQConfig, world: _World) -> dict[str, NDArray[np.float32]]:
     meanings = world.prototypes @ world.text_map
     features: dict[str, NDArray[np.float32]] = {}
     for i, label in enumerate(config.labels):
-        rng = seeded_stream(config.seed, _WORLD, 1, i)
-        tokens = token_features(words_of(_readable(label)), meanings[i], rng)
+        readable = label.strip('"').replace("_/_", " or ").replace("_", " ")
+        rng = config.stream(_WORLD, 1, i)
+        tokens = token_features(words_of(readable), meanings[i], rng)
         features[label] = tokens.astype(np.float32)
     return features
 
@@ -567,16 +580,10 @@ def _sentence(label: str, rng: np.random.Generator) -> str:
     return f"C {verb}{ending} {rest}"
 
 
-@dataclass(frozen=True)
-class _Narration:
-    record: Record
-    features: NDArray[np.float16]
-
-
-def _narrate(config: MiniMQConfig, world: _World, clip: _Clip) -> list[_Narration]:
+def _narrate(config: MiniMQConfig, world: _World, clip: _Clip) -> list[Narration]:
     """Sentences for most events and for some distractors, in no order of time."""
     rng = clip.plan.rng(config, _NARRATION)
-    narrations: list[_Narration] = []
+    narrations: list[Narration] = []
     for i in rng.permutation(len(clip.events)):
         event = clip.events[i]
         if rng.random() < (0.75 if event.kind >= 0 else 0.4):
@@ -592,7 +599,7 @@ def _narrate_event(
     event: _Event,
     query_id: str,
     rng: np.random.Generator,
-) -> _Narration:
+) -> Narration:
     if event.kind >= 0:
         sentence = _sentence(config.labels[event.kind], rng)
         prototype = world.prototypes[event.kind]
@@ -612,77 +619,4 @@ def _narrate_event(
     }
     meaning = prototype @ world.narration_map
     tokens = token_features(words_of(sentence), meaning, rng)
-    return _Narration(record, tokens.astype(np.float16))
-
-
-# --- Files --------------------------------------------------------------------------
-
-
-def generate_mini_mq(
-    folder: Path, config: MiniMQConfig | None = None, **knobs: Any
-) -> Path:
-    """Write a generated data set, always the same for the same knobs.
-
-    :param folder: where to write; made if absent, files of the same name are replaced.
-    :param config: what to generate; the frozen default if not given.
-    :param knobs: fields of :class:`MiniMQConfig` that differ from ``config``.
-    :return: ``folder``.
-    :raises ValueError: if a knob is out of its range.
-    :raises TypeError: if there is no such knob.
-    """
-    config = replace(config or MiniMQConfig(), **knobs)
-    world = _draw_world(config)
-    clips = [_draw_clip(config, world, plan) for plan in _plan_clips(config)]
-    # In the order of their ids subsets and scenarios mix, as in the real file.
-    clips.sort(key=lambda clip: clip.uid)
-    (folder / FEATURE_FOLDER).mkdir(parents=True, exist_ok=True)
-    annotations = {clip.uid: clip.record(config) for clip in clips}
-    (folder / ANNOTATION_FILE).write_text(json.dumps(annotations), encoding="utf-8")
-    for clip in clips:
-        features = _features(config, world, clip).astype(np.float16)
-        torch.save(
-            torch.from_numpy(features), folder / FEATURE_FOLDER / f"{clip.uid}.pt"
-        )
-    text = to_safetensors(_query_text(config, world))
-    (folder / QUERY_TEXT_FILE).write_bytes(text)
-    _write_narrations(folder, config, world, clips)
-    config.write_manifest(
-        folder,
-        clips=Counter(record["subset"] for record in annotations.values()),
-        windows=sum(len(record["annotations"]) for record in annotations.values()),
-    )
-    return folder
-
-
-def _write_narrations(
-    folder: Path, config: MiniMQConfig, world: _World, clips: Iterable[_Clip]
-) -> None:
-    """Write sentences and their features; narrations exist for training clips only."""
-    narrations = [
-        narration
-        for clip in clips
-        if clip.plan.subset == "train"
-        for narration in _narrate(config, world, clip)
-    ]
-    lines = "".join(json.dumps(item.record) + "\n" for item in narrations)
-    (folder / NARRATION_FILE).write_text(lines, encoding="utf-8")
-    features: dict[str, Any] = {
-        item.record["query_id"]: item.features for item in narrations
-    }
-    np.savez(folder / NARRATION_FEATURE_FILE, **features)
-
-
-def mini_mq_root(
-    cache_dir: Path | None = None, *, config: MiniMQConfig | None = None
-) -> Path:
-    """Folder of the embedded Moment-Queries data, generated if it is not there yet.
-
-    A damaged or half-written folder is generated anew. Several processes may call this
-    at once: the data appear in one move, and whoever comes second uses them.
-
-    :param cache_dir: folder that holds it; default
-        :func:`~avalanche_vilco.core.files.cache_folder`.
-    :param config: another, smaller set (for tests); it gets a folder of its own.
-    :return: ``<cache_dir>/mini_mq_v<version>``, in the layout of a Moment-Queries root.
-    """
-    return (config or MiniMQConfig()).root(cache_dir)
+    return record, tokens.astype(np.float16)

@@ -17,13 +17,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from avalanche_vilco.benchmarks.ego4d import (
     OfficialFile,
-    Video,
     check_length,
     check_versions,
     read_official_file,
@@ -36,7 +34,6 @@ from avalanche_vilco.benchmarks.vilco_mq.annotations import (
     moment_annotations,
     read_moment_annotations,
 )
-from avalanche_vilco.benchmarks.windows import check_window_policy
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.core.schema import check_finite, convert, decode_json_object
@@ -87,7 +84,8 @@ class _Clip:
     uid: str
     video_uid: str
     split: str
-    times: tuple[float, float]
+    start: float
+    end: float
     annotators: list[Annotator]
 
 
@@ -104,7 +102,7 @@ def read_official_moments(
     *,
     categories: Mapping[str, int] | Path | str | None = None,
     features_per_sec: float | None = None,
-    windows: str = "clipped",
+    raw_windows: bool = False,
 ) -> MomentAnnotations:
     """Read and validate Ego4D's own moment-query files.
 
@@ -116,28 +114,40 @@ def read_official_moments(
         categories in alphabetical order: then the groups are not the paper's.
     :param features_per_sec: steps of the features a second, which the files do not
         state; default 1.8741513727840071, as in the processed v2 file.
-    :param windows: ``"clipped"`` or ``"raw"``, as in
+    :param raw_windows: as in
         :func:`~avalanche_vilco.benchmarks.vilco_mq.annotations.read_moment_annotations`.
     :return: clips in the order train, val, test; the report counts labels that are
         not primary and clips without one.
     :raises FileNotFoundError: a file is absent.
-    :raises ValueError: no such policy for windows, or a rate that is not positive.
+    :raises ValueError: a rate that is not positive.
     :raises DataError: not JSON, a record breaks the schema, a version other than 1 or
         2, versions that differ between files, or a category without an id; the
         message names file, record and field.
     """
-    check_window_policy(windows)
     rate = FEATURES_PER_SEC if features_per_sec is None else features_per_sec
     if not 0 < rate < math.inf:
         raise ValueError(f"expected a positive features_per_sec but got {rate}")
     folder, report = Path(folder), DataReport()
-    files = [
-        read_official_file(path, subset, report, hint=_LAYOUT_HINT)
-        for subset, path in _paths(folder).items()
-    ]
+    files = []
+    for subset, name in OFFICIAL_FILES.items():
+        path = folder / name
+        if path.is_file():
+            file = read_official_file(path, subset, report, hint=_LAYOUT_HINT)
+            files.append(file)
+        elif subset != "test":
+            raise FileNotFoundError(
+                f"no {name} in {folder}; fetch Ego4D's annotations with "
+                "ego4d --datasets annotations --benchmarks MQ"
+            )
     check_versions(files)
-    clips = {file.path: _clips(file) for file in files}
-    _check_unique(clips)
+    clips: dict[Path, dict[str, _Clip]] = {}
+    for file in files:
+        clips[file.path] = _clips(file)
+        for other in files[: len(clips) - 1]:
+            for uid in clips[file.path]:
+                if uid in clips[other.path]:
+                    problem = f"the clip is in {other.path.name} as well"
+                    raise DataError(file.path, problem, record=uid, field="clip_uid")
     labels = {
         path: {uid: _primary(path, uid, clip, report) for uid, clip in in_file.items()}
         for path, in_file in clips.items()
@@ -147,56 +157,29 @@ def read_official_moments(
         (path, _records(path, in_file, labels[path], ids, rate, report))
         for path, in_file in clips.items()
     ]
-    return moment_annotations(records, report, windows=windows, label_id_source=source)
-
-
-def _paths(folder: Path) -> dict[str, Path]:
-    paths = {subset: folder / name for subset, name in OFFICIAL_FILES.items()}
-    for subset, path in paths.items():
-        if subset != "test" and not path.is_file():
-            raise FileNotFoundError(
-                f"no {path.name} in {folder}; fetch Ego4D's annotations with "
-                "ego4d --datasets annotations --benchmarks MQ"
-            )
-    return {subset: path for subset, path in paths.items() if path.is_file()}
+    return moment_annotations(
+        records, report, raw_windows=raw_windows, label_id_source=source
+    )
 
 
 def _clips(file: OfficialFile) -> dict[str, _Clip]:
     """Clips of a file by uid; one that occurs again in its video adds annotators."""
     clips: dict[str, _Clip] = {}
     for video, name, raw in file.clips():
-        clip = _clip(file.path, name, raw, video)
-        if clip.uid in clips:
-            _check_same(file.path, clips[clip.uid], clip)
-            clips[clip.uid].annotators.extend(clip.annotators)
-        else:
-            clips[clip.uid] = clip
-    return clips
-
-
-def _clip(path: Path, name: str, raw: Any, video: Video) -> _Clip:
-    clip = convert(raw, _OfficialClip, path, hint=_LAYOUT_HINT, record=name)
-    times = (clip.video_start_sec, clip.video_end_sec)
-    check_length(path, name, "video_end_sec", times[1] - times[0])
-    return _Clip(clip.clip_uid, video.video_uid, video.split, times, clip.annotations)
-
-
-def _check_same(path: Path, first: _Clip, again: _Clip) -> None:
-    if (first.video_uid, first.times) != (again.video_uid, again.times):
-        problem = (
-            f"occurs twice: in video {first.video_uid} at {list(first.times)} and in "
-            f"video {again.video_uid} at {list(again.times)}"
+        clip = convert(raw, _OfficialClip, file.path, hint=_LAYOUT_HINT, record=name)
+        uid, start, end = clip.clip_uid, clip.video_start_sec, clip.video_end_sec
+        check_length(file.path, name, "video_end_sec", end - start)
+        fresh = _Clip(uid, video.video_uid, video.split, start, end, [])
+        known = clips.setdefault(uid, fresh)
+        where, again = (
+            f"in video {one.video_uid} at {[one.start, one.end]}"
+            for one in (known, fresh)
         )
-        raise DataError(path, problem, record=again.uid)
-
-
-def _check_unique(clips: Mapping[Path, Mapping[str, _Clip]]) -> None:
-    first: dict[str, Path] = {}
-    for path, in_file in clips.items():
-        for uid in in_file:
-            if first.setdefault(uid, path) != path:
-                problem = f"the clip is in {first[uid].name} as well"
-                raise DataError(path, problem, record=uid, field="clip_uid")
+        if where != again:
+            problem = f"occurs twice: {where} and {again}"
+            raise DataError(file.path, problem, record=uid)
+        known.annotators.extend(clip.annotations)
+    return clips
 
 
 def _primary(path: Path, uid: str, clip: _Clip, report: DataReport) -> list[Label]:
@@ -233,9 +216,9 @@ def _records(
             WindowRecord((one.start_time, one.end_time), one.label, ids[one.label])
             for one in labels[uid]
         ]
-        start, end = clip.times
+        seconds = clip.end - clip.start
         records[uid] = ClipRecord(
-            clip.video_uid, uid, end - start, rate, clip.split, windows, start
+            clip.video_uid, uid, seconds, rate, clip.split, windows, clip.start
         )
     return records
 

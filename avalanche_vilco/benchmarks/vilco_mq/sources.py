@@ -20,7 +20,7 @@ from avalanche_vilco.benchmarks.vilco_mq.annotations import (
     MomentAnnotations,
     read_moment_annotations,
 )
-from avalanche_vilco.benchmarks.vilco_mq.embedded import MINI_MQ_VERSION, mini_mq_root
+from avalanche_vilco.benchmarks.vilco_mq.embedded import MINI_MQ
 from avalanche_vilco.benchmarks.vilco_mq.layout import (
     ANNOTATION_FILES,
     QUERY_TEXT_FILE,
@@ -71,11 +71,7 @@ def read_moment_files(
         does not state.
     """
     root = find_root(
-        dataset_root,
-        sources.annotations,
-        benchmark="vilco_mq",
-        embedded=mini_mq_root,
-        version=MINI_MQ_VERSION,
+        dataset_root, sources.annotations, benchmark="vilco_mq", embedded=MINI_MQ
     )
     path = _annotation_path(root, sources)
     text = sources.query_text
@@ -120,7 +116,7 @@ def _read_annotations(
             path,
             categories=sources.categories,
             features_per_sec=sources.features_per_sec,
-            windows=protocol.windows,
+            raw_windows=protocol.reads_raw,
         )
         if protocol.name == "reference" and read.label_id_source == "alphabetical":
             raise ValueError(
@@ -131,4 +127,4 @@ def _read_annotations(
     for name in ("categories", "features_per_sec"):
         if getattr(sources, name) is not None:
             raise ValueError(f"{path} states {name} itself: leave the argument out")
-    return read_moment_annotations(path, windows=protocol.windows)
+    return read_moment_annotations(path, raw_windows=protocol.reads_raw)

@@ -34,11 +34,7 @@ from avalanche_vilco.benchmarks.ego4d import (
     read_official_file,
 )
 from avalanche_vilco.benchmarks.vilco_nlq.templates import template_id
-from avalanche_vilco.benchmarks.windows import (
-    check_window_policy,
-    count_usable,
-    unusable_window,
-)
+from avalanche_vilco.benchmarks.windows import count_usable, unusable_window
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import sha256_of
 from avalanche_vilco.core.report import DataReport
@@ -189,7 +185,7 @@ def find_nlq_files(folder: Path) -> dict[str, Path]:
 def read_language_queries(
     files: Mapping[str, Path | str],
     *,
-    windows: str = "clipped",
+    raw_windows: bool = False,
     strip_prefixes: bool = True,
 ) -> LanguageAnnotations:
     """Read and validate annotated files of natural-language queries.
@@ -201,17 +197,16 @@ def read_language_queries(
 
     :param files: subset (``"train"``, ``"val"``) -> ``.json`` (official) or ``.jsonl``
         (flattened) file.
-    :param windows: ``"clipped"``, or ``"raw"`` to leave windows that overhang or lie
-        behind the clip's end as they are.
+    :param raw_windows: leave windows that overhang or lie behind the clip's end as they
+        are.
     :param strip_prefixes: take prefixes such as "Query Text:" and surplus blanks from
         questions; public code does not.
     :raises FileNotFoundError: a file is absent.
-    :raises ValueError: no such policy for windows, or no such subset.
+    :raises ValueError: no such subset.
     :raises DataError: not JSON, truncated, or a record breaks the schema (wrong type,
         number as text, NaN, unknown template, doubled clip or question), a version
         other than 1 or 2, or two versions; names file, record and field.
     """
-    check_window_policy(windows)
     unknown = sorted(set(files) - {"train", "val"})
     if unknown or not files:
         raise ValueError(f"expected subsets 'train' and 'val' but got {list(files)}")
@@ -219,18 +214,23 @@ def read_language_queries(
     report = DataReport()
     official: list[OfficialFile] = []
     raw = {s: _read(path, s, report, official) for s, path in paths.items()}
+    flat = {s: one for s, one in raw.items() if paths[s].suffix == ".jsonl"}
     if official:
         # The test file has a version of its own, also in version 2.
         check_versions(official)
-    reader = _Reader(report, windows, strip_prefixes)
+    reader = _Reader(report, raw_windows, strip_prefixes)
     queries = [query for read in raw.values() for query in reader.checked(read)]
     return LanguageAnnotations(
         reader.clips_of(queries),
         tuple(queries),
         paths,
         report,
-        frozenset(s for s, one in raw.items() if not _names_templates(paths[s], one)),
-        frozenset(s for s, one in raw.items() if not _names_videos(paths[s], one)),
+        frozenset(s for s, one in flat.items() if all(q.template is None for q in one)),
+        frozenset(
+            subset
+            for subset, one in flat.items()
+            if all(q.clip.video_start_sec is None for q in one)
+        ),
     )
 
 
@@ -244,7 +244,7 @@ def read_unlabelled_queries(path: Path | str) -> LanguageAnnotations:
     """
     path, report = Path(path).expanduser(), DataReport()
     raw = _read(path, "test", report, [])
-    reader = _Reader(report, "clipped", True)
+    reader = _Reader(report, False, True)
     queries = list(reader.checked(raw))
     paths = {"test": path}
     return LanguageAnnotations(reader.clips_of(queries), tuple(queries), paths, report)
@@ -401,16 +401,6 @@ def _join_official(
     return joined
 
 
-def _names_templates(path: Path, raw: Iterable[_Raw]) -> bool:
-    return path.suffix != ".jsonl" or any(one.template is not None for one in raw)
-
-
-def _names_videos(path: Path, raw: Iterable[_Raw]) -> bool:
-    return path.suffix != ".jsonl" or any(
-        one.clip.video_start_sec is not None for one in raw
-    )
-
-
 # --- Questions ------------------------------------------------------------------------
 
 
@@ -431,11 +421,13 @@ def plain_question(text: str) -> tuple[str, bool]:
 class _Reader:
     """Turns what was read into records, and counts."""
 
-    def __init__(self, report: DataReport, windows: str, strip_prefixes: bool) -> None:
+    def __init__(
+        self, report: DataReport, raw_windows: bool, strip_prefixes: bool
+    ) -> None:
         self.queries = report.stage(_STAGE, "queries")
         self.windows = report.stage(_STAGE, "windows")
         self.clips = report.stage(_STAGE, "clips")
-        self._is_clipped = windows == "clipped"
+        self._is_raw = raw_windows
         self._strips = strip_prefixes
         self._ids: set[str] = set()
         self._clips: dict[str, QueryClip] = {}
@@ -503,7 +495,7 @@ class _Reader:
             field = f"{one.within}.clip_start_sec, clip_end_sec"
         check_finite(one.path, one.record, field, one.query.window_sec)
         start, end = one.query.window_sec
-        limit = one.clip.duration_sec if self._is_clipped else math.inf
+        limit = math.inf if self._is_raw else one.clip.duration_sec
         reason = unusable_window(start, end, limit)
         if reason is not None:
             self.windows.reject(reason)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from avalanche_vilco.benchmarks.spec import (
     Benchmark,
     Submission,
     deferred,
+    feature_widths,
     read_recipe,
 )
 
@@ -26,22 +26,13 @@ def metrics() -> list[MetricState]:
     return [MomentRecall(k=(1, 5), tiou=(0.3, 0.5), budget="fixed")]
 
 
-def feature_widths(scenario: Any) -> Mapping[str, int]:
-    """Widths of video features and of token features.
-
-    :param scenario: that a model is built for.
-    """
-    width = scenario.info["feature_dim"]
-    return {"feature_dim": width, "text_dim": scenario.text_dim}
-
-
 BENCHMARK = Benchmark(
     name="vilco_nlq",
     version="1",
     paper="ViLCo-Bench (arXiv 2406.13123), Natural Language Queries",
     build=deferred(f"{_HERE}.generator:vilco_nlq"),
     unlabelled=deferred(f"{_HERE}.generator:unlabelled_nlq"),
-    embedded_root=deferred(f"{_HERE}.embedded:mini_nlq_root"),
+    embedded_root=deferred(f"{_HERE}.embedded:MINI_NLQ.root"),
     models={
         name: deferred(f"{_HERE}.models:{name}")
         for name in ("vilco_nlq_tiny", "vilco_nlq_base")

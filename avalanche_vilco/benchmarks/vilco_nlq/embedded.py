@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from avalanche_vilco.benchmarks.embedded import (
     SUBSETS,
     Array,
     EmbeddedConfig,
+    Narration,
     Record,
     coverage,
     draw_uid,
@@ -36,11 +38,10 @@ from avalanche_vilco.benchmarks.embedded import (
     unit,
     unit_noise,
     words_of,
+    write_narrations,
 )
 from avalanche_vilco.benchmarks.vilco_mq.layout import FEATURE_FOLDER
-from avalanche_vilco.benchmarks.vilco_nlq.annotations import (
-    OFFICIAL_NLQ_FILES,
-)
+from avalanche_vilco.benchmarks.vilco_nlq.annotations import OFFICIAL_NLQ_FILES
 from avalanche_vilco.benchmarks.vilco_nlq.dataset import FEATURES_PER_SEC, NLQ_TEXT_FILE
 from avalanche_vilco.benchmarks.vilco_nlq.grammar import (
     BEFORE_AFTER,
@@ -59,12 +60,7 @@ from avalanche_vilco.benchmarks.vilco_nlq.templates import NLQ_TEMPLATES
 from avalanche_vilco.core.files import sha256_of
 from avalanche_vilco.data.text.narrations import NARRATION_FEATURE_FILE, NARRATION_FILE
 
-__all__ = [
-    "MINI_NLQ_VERSION",
-    "MiniNLQConfig",
-    "generate_mini_nlq",
-    "mini_nlq_root",
-]
+__all__ = ["MINI_NLQ", "MINI_NLQ_VERSION", "MiniNLQConfig"]
 
 MINI_NLQ_VERSION = "1"
 
@@ -132,8 +128,31 @@ class MiniNLQConfig(EmbeddedConfig):
             )
 
     def generate(self, folder: Path) -> Path:
-        """Write the data into a folder, see :func:`generate_mini_nlq`."""
-        return generate_mini_nlq(folder, self)
+        """Write the data into a folder, always the same for the same knobs."""
+        world = _draw_world(self)
+        clips = {
+            subset: [_draw_clip(self, plan) for plan in _plan_subset(self, subset)]
+            for subset in SUBSETS
+        }
+        (folder / FEATURE_FOLDER).mkdir(parents=True, exist_ok=True)
+        tokens: dict[str, NDArray[np.float16]] = {}
+        for subset, members in clips.items():
+            content = _official_file(self, world, subset, members, tokens)
+            path = folder / OFFICIAL_NLQ_FILES[subset]
+            path.write_text(json.dumps(content), encoding="utf-8")
+            for clip in members:
+                features = _features(self, world, clip).astype(np.float16)
+                path = folder / FEATURE_FOLDER / f"{clip.uid}.pt"
+                torch.save(torch.from_numpy(features), path)
+        (folder / NLQ_TEXT_FILE).write_bytes(to_safetensors(tokens))
+        narrations = (_narrate(self, world, clip) for clip in clips["train"])
+        write_narrations(folder, chain.from_iterable(narrations))
+        self.write_manifest(
+            folder,
+            clips=Counter(clip.plan.subset for clip in chain(*clips.values())),
+            queries=sum(len(clip.questions) for clip in chain(*clips.values())),
+        )
+        return folder
 
     def contents(self, folder: Path) -> dict[str, Any]:
         """Hashes of the files, the size of the narrations' features."""
@@ -142,6 +161,10 @@ class MiniNLQConfig(EmbeddedConfig):
             "sha256": {name: sha256_of(folder / name) for name in _HASHED_FILES},
             "bytes": (folder / NARRATION_FEATURE_FILE).stat().st_size,
         }
+
+
+MINI_NLQ = MiniNLQConfig()
+"""The embedded default: ``MINI_NLQ.root()`` is its folder, a data root."""
 
 
 # --- What the world looks like: shared by all clips -----------------------------------
@@ -157,9 +180,6 @@ class _World:
     gains: Array  # (scenarios, C)
     text_map: Array  # (C, C_text)
     narration_map: Array  # (C, C_narration)
-
-    def look_of(self, slot: str, filler: str) -> Array:
-        return self.fillers[slot, filler]
 
 
 def _draw_world(config: MiniNLQConfig) -> _World:
@@ -429,7 +449,7 @@ def _tokens(
 ) -> Array:
     """One token a word: the word, what it stands for, and noise; (L, C)."""
     nothing = np.zeros(len(to_text))
-    looks = [nothing if one is None else world.look_of(*one) for one in meanings]
+    looks = [nothing if one is None else world.fillers[one] for one in meanings]
     # A word's look is as long as the word's own vector.
     return token_features(words_of(text), np.stack(looks) @ to_text / 0.6, rng)
 
@@ -450,7 +470,7 @@ def _features(config: MiniNLQConfig, world: _World, clip: _Clip) -> Array:
     for event in clip.events:
         look = world.kinds[event.kind].copy()
         for slot, filler in event.fillers.items():
-            look += world.look_of(slot, filler)
+            look += world.fillers[slot, filler]
         # However many take part, an event stands out as much.
         look *= 1.6 / len(event.fillers) ** 0.5
         appearance = 0.8 * unit_noise(rng, config.feature_width)
@@ -463,45 +483,6 @@ def _features(config: MiniNLQConfig, world: _World, clip: _Clip) -> Array:
 
 
 # --- Files ----------------------------------------------------------------------------
-
-
-def generate_mini_nlq(
-    folder: Path, config: MiniNLQConfig | None = None, **knobs: Any
-) -> Path:
-    """Write a generated data set, always the same for the same knobs.
-
-    :param folder: where to write; made if absent, files of the same name are replaced.
-    :param config: what to generate; the frozen default if not given.
-    :param knobs: fields of :class:`MiniNLQConfig` that differ from ``config``.
-    :return: ``folder``.
-    :raises ValueError: if a knob is out of its range.
-    :raises TypeError: if there is no such knob.
-    """
-    config = replace(config or MiniNLQConfig(), **knobs)
-    world = _draw_world(config)
-    clips = [
-        _draw_clip(config, plan)
-        for subset in SUBSETS
-        for plan in _plan_subset(config, subset)
-    ]
-    (folder / FEATURE_FOLDER).mkdir(parents=True, exist_ok=True)
-    tokens: dict[str, NDArray[np.float16]] = {}
-    for subset in SUBSETS:
-        subset_clips = [clip for clip in clips if clip.plan.subset == subset]
-        content = _official_file(config, world, subset, subset_clips, tokens)
-        path = folder / OFFICIAL_NLQ_FILES[subset]
-        path.write_text(json.dumps(content), encoding="utf-8")
-    for clip in clips:
-        features = torch.from_numpy(_features(config, world, clip).astype(np.float16))
-        torch.save(features, folder / FEATURE_FOLDER / f"{clip.uid}.pt")
-    (folder / NLQ_TEXT_FILE).write_bytes(to_safetensors(tokens))
-    _write_narrations(folder, config, world, clips)
-    config.write_manifest(
-        folder,
-        clips=Counter(clip.plan.subset for clip in clips),
-        queries=sum(len(clip.questions) for clip in clips),
-    )
-    return folder
 
 
 def _official_file(
@@ -625,48 +606,20 @@ def _query_record(clip: _Clip, question: _Question, rng: np.random.Generator) ->
     }
 
 
-def _write_narrations(
-    folder: Path, config: MiniNLQConfig, world: _World, clips: Iterable[_Clip]
-) -> None:
-    """Write sentences and their features; narrations exist for training clips only."""
-    lines: list[str] = []
-    features: dict[str, Any] = {}
-    for clip in clips:
-        if clip.plan.subset != "train":
+def _narrate(config: MiniNLQConfig, world: _World, clip: _Clip) -> Iterator[Narration]:
+    """Sentences for most events, in no order of time."""
+    rng = clip.plan.rng(config, _NARRATION)
+    for i in rng.permutation(len(clip.events)):
+        if rng.random() >= 0.75:
             continue
-        rng = clip.plan.rng(config, _NARRATION)
-        for i in rng.permutation(len(clip.events)):
-            if rng.random() < 0.75:
-                query_id = f"{clip.uid}_{i}"
-                record, tokens = _narrate(world, clip, clip.events[i], rng)
-                lines.append(json.dumps({**record, "query_id": query_id}) + "\n")
-                features[query_id] = tokens
-    (folder / NARRATION_FILE).write_text("".join(lines), encoding="utf-8")
-    np.savez(folder / NARRATION_FEATURE_FILE, **features)
-
-
-def _narrate(
-    world: _World, clip: _Clip, event: _Event, rng: np.random.Generator
-) -> tuple[Record, NDArray[np.float16]]:
-    sentence, meanings = worded(EVENT_KINDS[event.kind].sentence, event.fillers)
-    tokens = _tokens(world, sentence, meanings, world.narration_map, rng)
-    start = min(max(0.0, event.start + float(rng.normal(0, 0.3))), event.end)
-    record = {
-        "video_id": clip.uid,
-        "timestamps": [[round(start, 5), round(event.end, 5)]],
-        "query": sentence,
-    }
-    return record, tokens.astype(np.float16)
-
-
-def mini_nlq_root(
-    cache_dir: Path | None = None, *, config: MiniNLQConfig | None = None
-) -> Path:
-    """Folder of the embedded queries, generated if it is not there yet.
-
-    :param cache_dir: folder that holds it; default
-        :func:`~avalanche_vilco.core.files.cache_folder`.
-    :param config: another, smaller set (for tests); it gets a folder of its own.
-    :return: ``<cache_dir>/mini_nlq_v<version>``, in the layout of a data root.
-    """
-    return (config or MiniNLQConfig()).root(cache_dir)
+        event = clip.events[i]
+        sentence, meanings = worded(EVENT_KINDS[event.kind].sentence, event.fillers)
+        tokens = _tokens(world, sentence, meanings, world.narration_map, rng)
+        start = min(max(0.0, event.start + float(rng.normal(0, 0.3))), event.end)
+        record = {
+            "video_id": clip.uid,
+            "timestamps": [[round(start, 5), round(event.end, 5)]],
+            "query": sentence,
+            "query_id": f"{clip.uid}_{i}",
+        }
+        yield record, tokens.astype(np.float16)

@@ -30,10 +30,7 @@ from avalanche_vilco.benchmarks.vilco_nlq.dataset import (
     NLQ_TEXT_FILE,
     TextSource,
 )
-from avalanche_vilco.benchmarks.vilco_nlq.embedded import (
-    MINI_NLQ_VERSION,
-    mini_nlq_root,
-)
+from avalanche_vilco.benchmarks.vilco_nlq.embedded import MINI_NLQ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +83,7 @@ def read_question_files(
     :raises DataError: annotations are damaged, or train and val share a parent video.
     """
     root = find_root(
-        dataset_root,
-        sources.annotations,
-        benchmark="vilco_nlq",
-        embedded=mini_nlq_root,
-        version=MINI_NLQ_VERSION,
+        dataset_root, sources.annotations, benchmark="vilco_nlq", embedded=MINI_NLQ
     )
     subsets: tuple[str, ...] = ("val",) if sources.small_data else ("train", "val")
     if protocol is None:
@@ -101,7 +94,7 @@ def read_question_files(
     if protocol is None:
         return _with_text(root, read_unlabelled_queries(files["test"]), sources)
     read = read_language_queries(
-        files, windows=protocol.windows, strip_prefixes=not protocol.reads_raw
+        files, raw_windows=protocol.reads_raw, strip_prefixes=not protocol.reads_raw
     )
     check_disjoint_parents(read.clips.values(), read.files["val"])
     return _with_text(root, read, sources)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
-from avalanche_vilco.benchmarks.items import Item, whole_clips
+from avalanche_vilco.benchmarks.items import Item, query_items, whole_clips
 from avalanche_vilco.benchmarks.manifest import SplitManifest
 from avalanche_vilco.benchmarks.protocols import (
     Protocol,
@@ -28,9 +28,6 @@ from avalanche_vilco.core.report import DataReport
 
 SMALL_DATA_TEST_SHARE = 0.3
 """Share of the val file's clips that make the test stream in small-data mode."""
-UNTEMPLATED_RULES = ("nearest", "apart")
-"""What becomes of a query without template where others have one: it goes to the
-template with the nearest words, or to none."""
 
 _APART = "no template, kept apart"
 
@@ -84,17 +81,9 @@ def question_items(
     :param queries: annotated questions of train and val.
     :param clips: their clips.
     """
-    return [
-        Item(
-            query.query_id,
-            query.clip_id,
-            clips[query.clip_id].video_id,
-            query.subset,
-            () if query.template is None else (query.template,),
-            query,
-        )
-        for query in queries
-    ]
+    return query_items(
+        queries, clips, lambda q: () if q.template is None else (q.template,)
+    )
 
 
 def with_small_test_stream(items: Sequence[Item]) -> list[Item]:
@@ -115,7 +104,9 @@ def with_small_test_stream(items: Sequence[Item]) -> list[Item]:
 
 
 def templated_queries(
-    read: LanguageAnnotations, untemplated: str, manifest: SplitManifest | None
+    read: LanguageAnnotations,
+    untemplated: Literal["nearest", "apart"],
+    manifest: SplitManifest | None,
 ) -> tuple[list[LanguageQuery], str]:
     """Questions with their templates, and where these come from.
 
@@ -169,7 +160,7 @@ def _named_queries(
 def assign_templates(
     queries: Sequence[LanguageQuery],
     *,
-    untemplated: str = "nearest",
+    untemplated: Literal["nearest", "apart"] = "nearest",
     predict: Collection[str] = (),
     report: DataReport | None = None,
 ) -> list[LanguageQuery]:
@@ -182,12 +173,8 @@ def assign_templates(
         that is fitted on the other subsets' queries predicts them all.
     :param report: where to count, as stage ``templates``.
     :return: queries that have a template, in the order given.
-    :raises ValueError: no such rule, or there is nothing to fit the classifier on.
+    :raises ValueError: there is nothing to fit the classifier on.
     """
-    if untemplated not in UNTEMPLATED_RULES:
-        raise ValueError(
-            f"expected untemplated in {list(UNTEMPLATED_RULES)} but got {untemplated!r}"
-        )
     report = report or DataReport()
     tally = report.stage("templates", "queries")
     predicted = _predicted(queries, predict)

@@ -53,7 +53,7 @@ BENCHMARK = Benchmark(
     paper="ViLCo-Bench (arXiv 2406.13123), Visual Queries",
     build=deferred(f"{_HERE}.generator:vilco_vq"),
     unlabelled=deferred(f"{_HERE}.generator:unlabelled_vq"),
-    embedded_root=deferred(f"{_HERE}.embedded:mini_vq_root"),
+    embedded_root=deferred(f"{_HERE}.embedded:MINI_VQ.root"),
     models={
         name: deferred(f"{_HERE}.models:{name}")
         for name in ("vilco_vq_tiny", "vilco_vq_base")

@@ -40,13 +40,7 @@ from avalanche_vilco.benchmarks.vilco_vq.annotations import (
 from avalanche_vilco.core.files import sha256_of
 from avalanche_vilco.data.media.video import VIDEO_SUFFIX, write_video
 
-__all__ = [
-    "MINI_VQ_TITLES",
-    "MINI_VQ_VERSION",
-    "MiniVQConfig",
-    "generate_mini_vq",
-    "mini_vq_root",
-]
+__all__ = ["MINI_VQ", "MINI_VQ_TITLES", "MINI_VQ_VERSION", "MiniVQConfig"]
 
 MINI_VQ_VERSION = "1"
 
@@ -175,8 +169,19 @@ class MiniVQConfig(EmbeddedConfig):
             )
 
     def generate(self, folder: Path) -> Path:
-        """Write the data into a folder, see :func:`generate_mini_vq`."""
-        return generate_mini_vq(folder, self)
+        """Write the data into a folder, always the same for the same knobs."""
+        (folder / CLIP_FOLDER).mkdir(parents=True, exist_ok=True)
+        counts: Counter[str] = Counter()
+        for subset in SUBSETS:
+            if self.clip_count(subset):
+                _write_subset(folder, self, subset, counts)
+        self.write_manifest(
+            folder,
+            counts=dict(counts),
+            # The same pictures give other bytes with another encoder.
+            encoder=f"libx264 of av {installed_version('av')}",
+        )
+        return folder
 
     def contents(self, folder: Path) -> dict[str, Any]:
         """Hashes of all files."""
@@ -185,6 +190,10 @@ class MiniVQConfig(EmbeddedConfig):
             "clips_sha256": folder_sha256(folder / CLIP_FOLDER),
             "sha256": {name: sha256_of(folder / name) for name in names},
         }
+
+
+MINI_VQ = MiniVQConfig()
+"""The embedded default: ``MINI_VQ.root()`` is its folder, a data root."""
 
 
 # --- What happens in a clip -----------------------------------------------------------
@@ -513,35 +522,6 @@ def _paste(
 # --- Files ----------------------------------------------------------------------------
 
 
-def generate_mini_vq(
-    folder: Path | str, config: MiniVQConfig | None = None, **knobs: Any
-) -> Path:
-    """Write the data set into a folder: :func:`mini_vq_root` without its cache.
-
-    :param folder: made if absent; files of the same names are replaced.
-    :param config: what to generate; default the frozen one.
-    :param knobs: fields of :class:`MiniVQConfig`, instead of a config.
-    :return: the folder.
-    :raises ValueError: a knob is out of range, or both config and knobs are given.
-    """
-    if config is not None and knobs:
-        raise ValueError(f"expected a config or knobs but got both, {sorted(knobs)}")
-    config = config or MiniVQConfig(**knobs)
-    root = Path(folder)
-    (root / CLIP_FOLDER).mkdir(parents=True, exist_ok=True)
-    counts: Counter[str] = Counter()
-    for subset in SUBSETS:
-        if config.clip_count(subset):
-            _write_subset(root, config, subset, counts)
-    config.write_manifest(
-        root,
-        counts=dict(counts),
-        # The same pictures give other bytes with another encoder.
-        encoder=f"libx264 of av {installed_version('av')}",
-    )
-    return root
-
-
 def _write_subset(
     root: Path, config: MiniVQConfig, subset: str, counts: Counter[str]
 ) -> None:
@@ -687,16 +667,3 @@ def _box_record(
         "original_height": float(height),
         "rotation": 0,
     }
-
-
-def mini_vq_root(
-    cache_dir: Path | None = None, *, config: MiniVQConfig | None = None
-) -> Path:
-    """Folder of the embedded clips, generated if it is not there yet.
-
-    :param cache_dir: folder that holds it; default
-        :func:`~avalanche_vilco.core.files.cache_folder`.
-    :param config: another, smaller set (for tests); it gets a folder of its own.
-    :return: ``<cache_dir>/mini_vq_v<version>``, in the layout of a data root.
-    """
-    return (config or MiniVQConfig()).root(cache_dir)

@@ -48,8 +48,8 @@ from avalanche_vilco.benchmarks.vilco_vq.split import (
     VQDivision,
     divide_queries,
     follow_queries,
-    query_items,
     title_categories,
+    title_items,
 )
 from avalanche_vilco.benchmarks.vilco_vq.title_groups import N_EXPERIENCES
 
@@ -120,7 +120,7 @@ def vilco_vq(
     )
     files = read_visual_files(dataset_root, chosen)
     read = files.annotations
-    items = query_items(read.queries, read.clips)
+    items = title_items(read.queries, read.clips)
     if manifest is None:
         split = divide_queries(items, division)
     else:
@@ -155,7 +155,7 @@ def unlabelled_vq(
     chosen = checked_sources(VQSources, sources)
     files = read_visual_files(dataset_root, chosen, is_labelled=False)
     read = files.annotations
-    items = _with_videos(query_items(read.queries, read.clips), files, chosen)
+    items = _with_videos(title_items(read.queries, read.clips), files, chosen)
     return VisualDataset(
         _samples(items, files, {}, chosen.n_frames),
         files.pictures,

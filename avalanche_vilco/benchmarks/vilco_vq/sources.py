@@ -25,11 +25,7 @@ from avalanche_vilco.benchmarks.vilco_vq.annotations import (
 )
 from avalanche_vilco.benchmarks.vilco_vq.clip_videos import VisualPictures
 from avalanche_vilco.benchmarks.vilco_vq.dataset import N_FRAMES
-from avalanche_vilco.benchmarks.vilco_vq.embedded import (
-    MINI_VQ_VERSION,
-    MiniVQConfig,
-    mini_vq_root,
-)
+from avalanche_vilco.benchmarks.vilco_vq.embedded import MINI_VQ
 from avalanche_vilco.data.media.video import VideoFolder
 
 IMAGE_SIZE = 448
@@ -119,11 +115,7 @@ def annotation_file(
 
 def _root(dataset_root: Path | str | None, sources: VQSources) -> DataRoot:
     return find_root(
-        dataset_root,
-        sources.annotations,
-        benchmark="vilco_vq",
-        embedded=mini_vq_root,
-        version=MINI_VQ_VERSION,
+        dataset_root, sources.annotations, benchmark="vilco_vq", embedded=MINI_VQ
     )
 
 
@@ -145,7 +137,7 @@ def _pictures(root: DataRoot, sources: VQSources) -> VisualPictures:
         folder = root.folder / CLIP_FOLDER
     image_size, crop_size = sources.image_size, sources.crop_size
     if root.is_embedded:
-        image_size = image_size or max(MiniVQConfig().frame_size)
+        image_size = image_size or max(MINI_VQ.frame_size)
         crop_size = crop_size or EMBEDDED_CROP_SIZE
     videos = VideoFolder(folder, backend=sources.backend)
     return VisualPictures(videos, image_size or IMAGE_SIZE, crop_size=crop_size)

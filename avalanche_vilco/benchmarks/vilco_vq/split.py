@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avalanche_vilco.benchmarks.items import Item
+from avalanche_vilco.benchmarks.items import Item, query_items
 from avalanche_vilco.benchmarks.manifest import (
     Category,
     Pinned,
@@ -135,7 +135,7 @@ class VQDivision(Division):
         return {**super().provenance(), "grouping": self.grouping}
 
 
-def query_items(
+def title_items(
     queries: Iterable[VisualQuery], clips: Mapping[str, VisualClip]
 ) -> list[Item]:
     """Query sets as items; the key of the title is the only category.
@@ -143,17 +143,7 @@ def query_items(
     :param queries: annotated queries of train and val.
     :param clips: their clips.
     """
-    return [
-        Item(
-            query.query_id,
-            query.clip_id,
-            clips[query.clip_id].video_id,
-            query.subset,
-            (query.title_key,),
-            query,
-        )
-        for query in queries
-    ]
+    return query_items(queries, clips, lambda query: (query.title_key,))
 
 
 def divide_queries(items: Sequence[Item], division: VQDivision) -> Split:

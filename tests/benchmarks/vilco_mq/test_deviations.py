@@ -10,7 +10,7 @@ import torch
 from avalanche_vilco import MomentLoss, vilco_mq_tiny
 from avalanche_vilco.benchmarks.spec import Deviation, find_benchmark
 from avalanche_vilco.benchmarks.vilco_mq.benchmark import BENCHMARK, DEVIATIONS
-from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
+from avalanche_vilco.benchmarks.vilco_mq.embedded import MiniMQConfig
 from avalanche_vilco.benchmarks.vilco_mq.generator import vilco_mq
 from avalanche_vilco.core.batch import collate_moments
 from avalanche_vilco.evaluation.matrix import TaskMatrix
@@ -32,8 +32,7 @@ MAIN = "Recall@1x_tIoU0.5"
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return generate_mini_mq(
-        tmp_path_factory.mktemp("data") / "mq",
+    return MiniMQConfig(
         n_train=30,
         n_val=12,
         n_test=2,
@@ -42,7 +41,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         min_val_clips=1,
         clip_sec=(40.0, 60.0),
         median_window_sec=4.0,
-    )
+    ).generate(tmp_path_factory.mktemp("data") / "mq")
 
 
 def table_notes(results: dict[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 
@@ -14,11 +15,7 @@ from safetensors.torch import load_file
 
 from avalanche_vilco.benchmarks.embedded import MANIFEST_FILE
 from avalanche_vilco.benchmarks.vilco_mq import embedded as mini
-from avalanche_vilco.benchmarks.vilco_mq.embedded import (
-    MiniMQConfig,
-    generate_mini_mq,
-    mini_mq_root,
-)
+from avalanche_vilco.benchmarks.vilco_mq.embedded import MINI_MQ, MiniMQConfig
 from avalanche_vilco.benchmarks.vilco_mq.layout import (
     ANNOTATION_FILE,
     FEATURE_FOLDER,
@@ -63,7 +60,7 @@ def read_features(root: Path, clip_uid: str) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def default_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return mini_mq_root(tmp_path_factory.mktemp("cache"))
+    return MINI_MQ.root(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +70,7 @@ def annotations(default_root: Path) -> dict:
 
 @pytest.fixture(scope="module")
 def small_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return generate_mini_mq(tmp_path_factory.mktemp("small"), SMALL)
+    return SMALL.generate(tmp_path_factory.mktemp("small"))
 
 
 def test_frozen_default_has_the_recorded_fingerprint(default_root):
@@ -90,7 +87,7 @@ def test_default_is_a_small_download_free_folder(default_root):
 
 
 def test_generating_twice_gives_the_same_data(small_root, tmp_path):
-    again = generate_mini_mq(tmp_path, SMALL)
+    again = SMALL.generate(tmp_path)
     for name in (ANNOTATION_FILE, NARRATION_FILE, MANIFEST_FILE, QUERY_TEXT_FILE):
         assert (again / name).read_bytes() == (small_root / name).read_bytes()
     for clip_uid in read_annotations(small_root):
@@ -105,12 +102,12 @@ def test_generating_twice_gives_the_same_data(small_root, tmp_path):
 
 
 def test_another_seed_gives_other_data(small_root, tmp_path):
-    other = generate_mini_mq(tmp_path, SMALL, seed=1)
+    other = replace(SMALL, seed=1).generate(tmp_path)
     assert read_annotations(other).keys().isdisjoint(read_annotations(small_root))
 
 
 def test_more_train_clips_leave_the_others_untouched(small_root, tmp_path):
-    more = generate_mini_mq(tmp_path, SMALL, n_train=20)
+    more = replace(SMALL, n_train=20).generate(tmp_path)
     before, after = read_annotations(small_root), read_annotations(more)
     others = [uid for uid, record in before.items() if record["subset"] != "train"]
     assert len(others) == 8
@@ -301,7 +298,7 @@ def test_small_config_keeps_every_category(small_root, statistics):
 
 
 def test_fewer_clips_than_groups_still_hold_every_category(tmp_path, statistics):
-    root = generate_mini_mq(tmp_path, SMALL, n_train=2, n_val=1, n_test=0)
+    root = replace(SMALL, n_train=2, n_val=1, n_test=0).generate(tmp_path)
     found = statistics.moment_statistics(read_annotations(root), group_size=2)
     assert found["labels"] == 10
     assert found["clips_per_label_min"] == 2
@@ -318,12 +315,12 @@ def test_fewer_clips_than_groups_still_hold_every_category(tmp_path, statistics)
 )
 def test_knobs_out_of_range_are_refused(tmp_path, knobs, message):
     with pytest.raises(ValueError, match=message):
-        generate_mini_mq(tmp_path, **knobs)
+        MiniMQConfig(**knobs).generate(tmp_path)
 
 
 def test_unknown_knob_is_refused(tmp_path):
     with pytest.raises(TypeError, match="n_trian"):
-        generate_mini_mq(tmp_path, n_trian=3)
+        MiniMQConfig(n_trian=3).generate(tmp_path)
 
 
 @pytest.fixture
@@ -331,11 +328,13 @@ def generated(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Folders that the generator was asked to write, in order."""
     folders: list[Path] = []
 
-    def counting(folder, *args, **knobs):
+    def counting(config, folder):
         folders.append(folder)
-        return generate_mini_mq(folder, *args, **knobs)
+        return generate(config, folder)
 
-    monkeypatch.setattr(mini, "generate_mini_mq", counting)
+    generate = MiniMQConfig.generate
+
+    monkeypatch.setattr(MiniMQConfig, "generate", counting)
     return folders
 
 
@@ -345,15 +344,15 @@ def assert_holds_only(cache: Path, root: Path) -> None:
 
 
 def test_second_call_reads_the_cache(tmp_path, generated):
-    first = mini_mq_root(tmp_path, config=SMALL)
-    assert mini_mq_root(tmp_path, config=SMALL) == first
+    first = SMALL.root(tmp_path)
+    assert SMALL.root(tmp_path) == first
     assert len(generated) == 1
     assert_holds_only(tmp_path, first)
 
 
 def test_default_and_other_configs_do_not_share_a_folder(tmp_path, default_root):
     assert default_root.name == f"mini_mq_v{mini.MINI_MQ_VERSION}"
-    assert mini_mq_root(tmp_path, config=SMALL).name != default_root.name
+    assert SMALL.root(tmp_path).name != default_root.name
 
 
 def _lose_manifest(root: Path) -> None:
@@ -415,10 +414,10 @@ def _change_a_feature(root: Path) -> None:
     ],
 )
 def test_damaged_cache_is_generated_anew(tmp_path, generated, damage):
-    root = mini_mq_root(tmp_path, config=SMALL)
+    root = SMALL.root(tmp_path)
     intact = (root / ANNOTATION_FILE).read_bytes()
     damage(root)
-    assert mini_mq_root(tmp_path, config=SMALL) == root
+    assert SMALL.root(tmp_path) == root
     assert len(generated) == 2
     assert (root / ANNOTATION_FILE).read_bytes() == intact
     assert len(list((root / FEATURE_FOLDER).iterdir())) == 20
@@ -428,14 +427,14 @@ def test_damaged_cache_is_generated_anew(tmp_path, generated, damage):
 def test_loser_of_a_race_uses_the_winners_folder(tmp_path, monkeypatch):
     winner_marks = []
 
-    def beaten(folder, config):
+    def beaten(config, folder):
         monkeypatch.undo()
-        root = mini_mq_root(tmp_path, config=config)
+        root = config.root(tmp_path)
         winner_marks.append((root / MANIFEST_FILE).stat().st_ino)
-        return generate_mini_mq(folder, config)
+        return config.generate(folder)
 
-    monkeypatch.setattr(mini, "generate_mini_mq", beaten)
-    root = mini_mq_root(tmp_path, config=SMALL)
+    monkeypatch.setattr(MiniMQConfig, "generate", beaten)
+    root = SMALL.root(tmp_path)
     assert [(root / MANIFEST_FILE).stat().st_ino] == winner_marks
     assert_holds_only(tmp_path, root)
 
@@ -445,38 +444,37 @@ def test_racing_callers_all_get_an_intact_folder(tmp_path, monkeypatch, is_damag
     n_callers = 4
     barrier = Barrier(n_callers, timeout=60)
 
-    def together(folder, config):
-        generate_mini_mq(folder, config)
+    def together(config, folder):
+        generate(config, folder)
         barrier.wait()
         return folder
 
+    generate = MiniMQConfig.generate
     if is_damaged:
-        _lose_manifest(mini_mq_root(tmp_path, config=SMALL))
-    monkeypatch.setattr(mini, "generate_mini_mq", together)
+        _lose_manifest(SMALL.root(tmp_path))
+    monkeypatch.setattr(MiniMQConfig, "generate", together)
     with ThreadPoolExecutor(n_callers) as pool:
-        calls = [
-            pool.submit(mini_mq_root, tmp_path, config=SMALL) for _ in range(n_callers)
-        ]
+        calls = [pool.submit(SMALL.root, tmp_path) for _ in range(n_callers)]
         roots = {call.result() for call in calls}
     assert len(roots) == 1
     assert_holds_only(tmp_path, roots.pop())
 
 
 def test_failed_generation_leaves_nothing_behind(tmp_path, monkeypatch):
-    def broken(folder, config):
+    def broken(config, folder):
         folder.mkdir()
         raise OSError("disk full")
 
-    monkeypatch.setattr(mini, "generate_mini_mq", broken)
+    monkeypatch.setattr(MiniMQConfig, "generate", broken)
     with pytest.raises(OSError, match="disk full"):
-        mini_mq_root(tmp_path, config=SMALL)
+        SMALL.root(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_cache_folder_follows_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("AVALANCHE_VILCO_CACHE", str(tmp_path / "chosen"))
-    assert mini_mq_root(config=SMALL).parent == tmp_path / "chosen"
+    assert SMALL.root().parent == tmp_path / "chosen"
     monkeypatch.delenv("AVALANCHE_VILCO_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     expected = tmp_path / "xdg" / "avalanche_vilco"
-    assert mini_mq_root(config=SMALL).parent == expected
+    assert SMALL.root().parent == expected

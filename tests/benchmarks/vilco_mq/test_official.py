@@ -17,7 +17,7 @@ from avalanche_vilco.benchmarks.vilco_mq.annotations import (
     MomentAnnotations,
     read_moment_annotations,
 )
-from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
+from avalanche_vilco.benchmarks.vilco_mq.embedded import MiniMQConfig
 from avalanche_vilco.benchmarks.vilco_mq.official import (
     CATEGORY_FILE,
     FEATURES_PER_SEC,
@@ -129,19 +129,19 @@ def assert_equal_records(one: MomentAnnotations, other: MomentAnnotations) -> No
 # Equal records
 
 
-@pytest.mark.parametrize("windows", ["clipped", "raw"])
-def test_generated_clips_are_equal_through_both_forms(tmp_path, windows):
-    root = generate_mini_mq(tmp_path / "mini", n_train=12, n_val=6, n_test=2)
+@pytest.mark.parametrize("raw_windows", [False, True])
+def test_generated_clips_are_equal_through_both_forms(tmp_path, raw_windows):
+    root = MiniMQConfig(n_train=12, n_val=6, n_test=2).generate(tmp_path / "mini")
     records = json.loads((root / PROCESSED).read_text())
     folder = tmp_path / "official"
     folder.mkdir()
     write(folder, official_form(records))
-    processed = read_moment_annotations(root / PROCESSED, windows=windows)
+    processed = read_moment_annotations(root / PROCESSED, raw_windows=raw_windows)
     official = read_official_moments(
         folder,
         categories=root / PROCESSED,
         features_per_sec=30 / 64,
-        windows=windows,
+        raw_windows=raw_windows,
     )
     assert_equal_records(processed, official)
 
@@ -425,19 +425,13 @@ def test_rate_that_is_not_positive_is_refused(tmp_path, rate):
         read_official_moments(write(tmp_path, small()), features_per_sec=rate)
 
 
-@pytest.mark.parametrize("read", [read_official_moments, read_moment_annotations])
-def test_unknown_policy_for_windows_is_refused(tmp_path, read):
-    with pytest.raises(ValueError, match=r"expected windows in \['clipped', 'raw'\]"):
-        read(tmp_path, windows="cut")
-
-
 def test_raw_windows_keep_what_lies_behind_the_end(tmp_path):
     files = small()
     files["val"]["videos"][0]["clips"][0] = clip(
         "b", [label(90, 130), label(101, 102), label(-2, 3), label(4, 4)]
     )
     write(tmp_path, files)
-    raw = read_official_moments(tmp_path, windows="raw").clips[1]
+    raw = read_official_moments(tmp_path, raw_windows=True).clips[1]
     clipped = read_official_moments(tmp_path).clips[1]
     assert raw.windows_sec.tolist() == [[90, 130], [101, 102], [0, 3]]
     assert clipped.windows_sec.tolist() == [[90, clipped.duration_sec], [0, 3]]

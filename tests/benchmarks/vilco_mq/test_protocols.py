@@ -379,7 +379,7 @@ def test_shared_clips_keeps_every_window_of_the_real_file(real_shared):
 
 def real_split(path: Path, protocol: str) -> Split:
     rule = MQ_PROTOCOLS[protocol]
-    read = read_moment_annotations(path, windows=rule.windows)
+    read = read_moment_annotations(path, raw_windows=rule.reads_raw)
     items = moment_items(clip for clip in read.clips if clip.is_streamed)
     return divide(items, list(read.label_names), Division(protocol=protocol), MQ_RULES)
 

@@ -236,7 +236,7 @@ def test_overhanging_windows_are_clipped_or_left_raw(tmp_path):
     asked = clip("a", question(-1.0, 4.0), question(98.0, 100.5))
     windows = [q.window_sec for q in read_val(tmp_path, asked).queries]
     assert windows == [(0.0, 4.0), (98.0, 100.0)]
-    raw = read_val(tmp_path, asked, windows="raw")
+    raw = read_val(tmp_path, asked, raw_windows=True)
     assert raw.queries[1].window_sec == (98.0, 100.5)
 
 

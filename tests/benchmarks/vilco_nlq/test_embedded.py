@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,7 @@ from avalanche_vilco.benchmarks.vilco_nlq.annotations import (
     read_unlabelled_queries,
 )
 from avalanche_vilco.benchmarks.vilco_nlq.dataset import FEATURES_PER_SEC, NLQ_TEXT_FILE
-from avalanche_vilco.benchmarks.vilco_nlq.embedded import (
-    MiniNLQConfig,
-    generate_mini_nlq,
-    mini_nlq_root,
-)
+from avalanche_vilco.benchmarks.vilco_nlq.embedded import MINI_NLQ, MiniNLQConfig
 from avalanche_vilco.benchmarks.vilco_nlq.grammar import (
     EVENT_KINDS,
     QUESTION_FORMS,
@@ -58,12 +55,12 @@ TOKEN_SUM = 140054.3
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return mini_nlq_root(tmp_path_factory.mktemp("cache"))
+    return MINI_NLQ.root(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="module")
 def small_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return generate_mini_nlq(tmp_path_factory.mktemp("small"), SMALL)
+    return SMALL.generate(tmp_path_factory.mktemp("small"))
 
 
 def read(root: Path, *subsets: str) -> Any:
@@ -93,7 +90,7 @@ def test_default_is_a_small_download_free_folder(root):
 
 
 def test_generating_twice_gives_the_same_data(small_root, tmp_path):
-    again = generate_mini_nlq(tmp_path, SMALL)
+    again = SMALL.generate(tmp_path)
     names = [*OFFICIAL_NLQ_FILES.values(), NLQ_TEXT_FILE, MANIFEST_FILE]
     assert len(list(again.glob("features/*.pt"))) == 17
     for path in [again / name for name in names] + list(again.glob("features/*.pt")):
@@ -102,7 +99,7 @@ def test_generating_twice_gives_the_same_data(small_root, tmp_path):
 
 
 def test_another_seed_gives_other_data(small_root, tmp_path):
-    other = generate_mini_nlq(tmp_path, SMALL, seed=1)
+    other = replace(SMALL, seed=1).generate(tmp_path)
     assert read(other, "val").clips.keys().isdisjoint(read(small_root, "val").clips)
 
 
@@ -198,7 +195,7 @@ def test_answer_looks_like_what_the_question_names(root, annotations):
         named = [word for word in words if word in nouns]
         if query.template != 1 or query.subset != "val" or not named:
             continue
-        look = world.kinds["put"] + world.look_of("object", named[0])
+        look = world.kinds["put"] + world.fillers["object", named[0]]
         steps = FeatureFolder(root / "features").read(query.clip_id).double().numpy()
         scores = (steps - steps.mean(0)) @ look
         start, end = (int(second * FEATURES_PER_SEC) for second in query.window_sec)
@@ -250,12 +247,12 @@ def test_forms_can_be_filled_and_tell_events_apart():
 )
 def test_knobs_out_of_range_are_refused(knobs, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        generate_mini_nlq(tmp_path, **knobs)
+        MiniNLQConfig(**knobs).generate(tmp_path)
 
 
 def test_unknown_knob_is_refused(tmp_path):
     with pytest.raises(TypeError, match="colour"):
-        generate_mini_nlq(tmp_path, colour=1)
+        MiniNLQConfig(colour=1).generate(tmp_path)
 
 
 def _cut_annotations(root: Path) -> None:
@@ -280,10 +277,10 @@ def _cut_narrations(root: Path) -> None:
     "damage", [_cut_annotations, _lose_a_clip, _lose_manifest, _cut_narrations]
 )
 def test_damaged_cache_is_generated_anew(damage, small_root, tmp_path):
-    found = mini_nlq_root(tmp_path, config=SMALL)
-    assert mini_nlq_root(tmp_path, config=SMALL) == found
+    found = SMALL.root(tmp_path)
+    assert SMALL.root(tmp_path) == found
     damage(found)
-    assert mini_nlq_root(tmp_path, config=SMALL) == found
+    assert SMALL.root(tmp_path) == found
     for name in ("nlq_val.json", MANIFEST_FILE):
         assert (found / name).read_bytes() == (small_root / name).read_bytes()
     assert [p.name for p in tmp_path.iterdir()] == [found.name]

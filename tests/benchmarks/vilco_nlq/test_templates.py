@@ -165,8 +165,3 @@ def test_nothing_to_predict_from_is_refused():
 def test_classifier_needs_two_templates():
     with pytest.raises(ValueError, match="expected questions of at least 2 templates"):
         TemplateClassifier(["where?", "who?"], [3, 3])
-
-
-def test_unknown_rule_is_refused():
-    with pytest.raises(ValueError, match=r"expected untemplated in .* got 'drop'"):
-        assign_templates([], untemplated="drop")

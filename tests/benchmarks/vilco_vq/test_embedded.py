@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,7 @@ from avalanche_vilco.benchmarks.vilco_vq.clip_videos import (
     check_clip_videos,
     clip_file_frames,
 )
-from avalanche_vilco.benchmarks.vilco_vq.embedded import (
-    MINI_VQ_TITLES,
-    MiniVQConfig,
-    generate_mini_vq,
-    mini_vq_root,
-)
+from avalanche_vilco.benchmarks.vilco_vq.embedded import MINI_VQ_TITLES, MiniVQConfig
 from avalanche_vilco.benchmarks.vilco_vq.submission import read_tracks
 from avalanche_vilco.data.media.video import VideoFolder, probe_video
 
@@ -44,7 +40,7 @@ FIRST_CLIP_SUM = 428650350
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return generate_mini_vq(tmp_path_factory.mktemp("mini"), SMALL)
+    return SMALL.generate(tmp_path_factory.mktemp("mini"))
 
 
 @pytest.fixture(scope="module")
@@ -206,15 +202,13 @@ def test_distractors_share_the_colours_of_what_is_asked_for():
 
 def test_the_same_seed_gives_the_same_files_and_another_seed_others(root, tmp_path):
     one = MiniVQConfig(n_train=1, n_val=1, n_test=0, clip_frames=(72, 72))
-    folders = [generate_mini_vq(tmp_path / name, one) for name in ("a", "b")]
+    folders = [one.generate(tmp_path / name) for name in ("a", "b")]
     contents = [
         {path.name: path.read_bytes() for path in folder.rglob("*.*")}
         for folder in folders
     ]
     assert contents[0] == contents[1]
-    other = generate_mini_vq(
-        tmp_path / "c", seed=5, n_train=1, n_val=1, n_test=0, clip_frames=(72, 72)
-    )
+    other = replace(one, seed=5).generate(tmp_path / "c")
     assert other.joinpath("vq_train.json").read_bytes() != (
         folders[0].joinpath("vq_train.json").read_bytes()
     )
@@ -223,15 +217,15 @@ def test_the_same_seed_gives_the_same_files_and_another_seed_others(root, tmp_pa
 
 def test_a_damaged_cache_is_generated_anew(tmp_path):
     config = MiniVQConfig(n_train=1, n_val=1, n_test=0, clip_frames=(72, 72))
-    root = mini_vq_root(tmp_path, config=config)
+    root = config.root(tmp_path)
     assert root.name.startswith(f"mini_vq_v{mini_vq.MINI_VQ_VERSION}_")
     written = (root / MANIFEST_FILE).stat().st_mtime_ns
-    assert mini_vq_root(tmp_path, config=config) == root
+    assert config.root(tmp_path) == root
     assert (root / MANIFEST_FILE).stat().st_mtime_ns == written
     clip = next((root / CLIP_FOLDER).iterdir())
     whole = clip.read_bytes()
     clip.write_bytes(whole[:-100])
-    mini_vq_root(tmp_path, config=config)
+    config.root(tmp_path)
     assert clip.read_bytes() == whole
 
 
@@ -253,11 +247,6 @@ def test_no_parent_video_is_in_two_subsets(read):
 def test_knobs_out_of_range_are_refused(knobs: dict[str, Any], problem):
     with pytest.raises(ValueError, match=problem):
         MiniVQConfig(**knobs)
-
-
-def test_a_config_and_knobs_are_one_too_many(tmp_path):
-    with pytest.raises(ValueError, match="expected a config or knobs but got both"):
-        generate_mini_vq(tmp_path, MiniVQConfig(), seed=1)
 
 
 def test_annotated_frames_are_the_files_frames(read, videos):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from avalanche_vilco.benchmarks.vilco_vq.embedded import generate_mini_vq
+from avalanche_vilco.benchmarks.vilco_vq.embedded import MiniVQConfig
 
 SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks/vilco_vq/heuristics.py"
 
@@ -37,7 +37,7 @@ def test_place_with_the_colours_of_the_crop_is_found(script: Any) -> None:
 def test_table_has_both_heuristics_on_all_queries_of_the_stream(
     script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root = generate_mini_vq(tmp_path / "vq", n_train=12, n_val=4, n_test=1)
+    root = MiniVQConfig(n_train=12, n_val=4, n_test=1).generate(tmp_path / "vq")
     script.main(["--root", str(root)])
     first, _, _, *rows = capsys.readouterr().out.splitlines()
     assert first.startswith("stream test: ")

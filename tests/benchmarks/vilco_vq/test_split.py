@@ -29,8 +29,8 @@ from avalanche_vilco.benchmarks.vilco_vq.split import (
     VQDivision,
     divide_queries,
     follow_queries,
-    query_items,
     title_categories,
+    title_items,
 )
 from avalanche_vilco.benchmarks.vilco_vq.title_groups import (
     GROUPINGS,
@@ -109,7 +109,7 @@ def read(folder: Path) -> VisualAnnotations:
 
 @pytest.fixture(scope="module")
 def items(read: VisualAnnotations) -> list[Item]:
-    return query_items(read.queries, read.clips)
+    return title_items(read.queries, read.clips)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from avalanche_vilco.benchmarks.vilco_vq.answers import track_document
-from avalanche_vilco.benchmarks.vilco_vq.embedded import generate_mini_vq
+from avalanche_vilco.benchmarks.vilco_vq.embedded import MiniVQConfig
 from avalanche_vilco.benchmarks.vilco_vq.submission import read_tracks
 from avalanche_vilco.cli.score import main
 from avalanche_vilco.core.errors import DataError
@@ -149,7 +149,7 @@ def test_every_query_set_of_the_file_is_in_it_by_place():
 
 
 def test_queries_of_the_unannotated_test_file_can_be_answered(tmp_path):
-    root = generate_mini_vq(tmp_path / "vq", n_train=1, n_val=1, n_test=2)
+    root = MiniVQConfig(n_train=1, n_val=1, n_test=2).generate(tmp_path / "vq")
     path = root / "vq_test_unannotated.json"
     content = json.loads(path.read_text())
     keys = [

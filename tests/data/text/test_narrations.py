@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avalanche_vilco.benchmarks.vilco_mq.embedded import generate_mini_mq
+from avalanche_vilco.benchmarks.vilco_mq.embedded import MiniMQConfig
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.data.text.narrations import (
     MAX_LINE_BYTES,
@@ -219,9 +219,9 @@ def test_pickled_store_holds_no_open_file(tmp_path):
 
 
 def test_narrations_of_the_embedded_default_are_read(tmp_path):
-    root = generate_mini_mq(
-        tmp_path, n_train=4, n_val=2, n_test=0, group_size=1, clip_sec=(40.0, 60.0)
-    )
+    root = MiniMQConfig(
+        n_train=4, n_val=2, n_test=0, group_size=1, clip_sec=(40.0, 60.0)
+    ).generate(tmp_path)
     records = json.loads((root / "ego4d_clip_annotations_v2.json").read_text())
     durations = {uid: record["duration"] for uid, record in records.items()}
     store = NarrationStore(
