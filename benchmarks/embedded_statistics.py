@@ -28,11 +28,11 @@ from avalanche_vilco.benchmarks.vilco_mq.embedded import (
 )
 from avalanche_vilco.benchmarks.vilco_mq.layout import ANNOTATION_FILE
 from avalanche_vilco.benchmarks.vilco_nlq.annotations import (
-    OFFICIAL_NLQ_FILES,
     LanguageAnnotations,
     read_language_queries,
 )
 from avalanche_vilco.benchmarks.vilco_nlq.embedded import MiniNLQConfig
+from avalanche_vilco.benchmarks.vilco_nlq.layout import OFFICIAL_NLQ_FILES
 from avalanche_vilco.benchmarks.vilco_nlq.templates import NLQ_TEMPLATES
 from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     VisualAnnotations,

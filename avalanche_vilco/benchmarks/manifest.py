@@ -7,7 +7,6 @@ streams or an error that says what differs.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ from avalanche_vilco.benchmarks.split import (
     divide,
 )
 from avalanche_vilco.core.errors import DataError
-from avalanche_vilco.core.files import write_atomically
 from avalanche_vilco.core.schema import convert, decode_json_object
 
 MANIFEST_FORMAT = "avalanche_vilco split"
@@ -122,16 +120,6 @@ def make_manifest(
         windows=split.window_counts(),
         source=dict(split.provenance),
     )
-
-
-def write_manifest(manifest: SplitManifest, path: Path | str) -> None:
-    """Write a manifest; a file of that name is replaced whole.
-
-    :param manifest: what to write.
-    :param path: file to write, JSON.
-    """
-    text = json.dumps(manifest.to_dict(), ensure_ascii=False, indent=1)
-    write_atomically(Path(path), text + "\n")
 
 
 # --- Read -----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ benchmark.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, count
@@ -26,12 +27,9 @@ from avalanche.benchmarks.utils.classification_dataset import (
 )
 from torch import Tensor
 
-from avalanche_vilco.benchmarks.manifest import (
-    Category,
-    SplitManifest,
-    write_manifest,
-)
+from avalanche_vilco.benchmarks.manifest import Category, SplitManifest
 from avalanche_vilco.benchmarks.split import Split, balancing_targets
+from avalanche_vilco.core.files import write_atomically
 from avalanche_vilco.core.report import DataReport
 
 
@@ -235,20 +233,18 @@ class Scenario(CLScenario):
 
         :raises ValueError: the benchmark was built without one.
         """
-        return self._published().to_dict()
+        if self._manifest is None:
+            raise ValueError("this benchmark was built without a manifest")
+        return self._manifest.to_dict()
 
     def write_manifest(self, path: Path | str) -> None:
         """Write :meth:`manifest` as JSON.
 
-        :param path: file to write.
+        :param path: file to write; one of that name is replaced whole.
         :raises ValueError: the benchmark was built without one.
         """
-        write_manifest(self._published(), path)
-
-    def _published(self) -> SplitManifest:
-        if self._manifest is None:
-            raise ValueError("this benchmark was built without a manifest")
-        return self._manifest
+        text = json.dumps(self.manifest(), ensure_ascii=False, indent=1)
+        write_atomically(Path(path), text + "\n")
 
     @property
     def n_experiences(self) -> int:

@@ -191,32 +191,29 @@ def query_groups(
     order = "queries" if order is None and seed is not None else order
     sizes = _sizes(len(label_ids), n_experiences, per_exp_classes)
     rng = np.random.default_rng(seed)
-    shuffle = _checked_shuffle(order, seed) if isinstance(order, str) else None
     ordered = list(label_ids)
-    if shuffle == "queries":
-        ordered = rng.permutation(ordered).tolist()
-    elif shuffle is None and order is not None:
+    shuffle = order if isinstance(order, str) else None
+    if shuffle is not None:
+        if shuffle not in ("queries", "groups"):
+            raise ValueError(
+                "expected fixed_class_order 'queries', 'groups' or a list of ids but "
+                f"got {order!r}"
+            )
+        if seed is None:
+            raise ValueError(
+                f"fixed_class_order {order!r} needs a seed: pass seed=0, 1, ..."
+            )
+    elif order is not None:
         ordered = _explicit_order(label_ids, order)
         if seed is not None:
             raise ValueError(f"a listed order is not shuffled: leave seed={seed} out")
+    if shuffle == "queries":
+        ordered = rng.permutation(ordered).tolist()
     ends = np.cumsum(sizes).tolist()
     groups = [ordered[end - size : end] for size, end in zip(sizes, ends, strict=True)]
     if shuffle == "groups":
         groups = [groups[i] for i in rng.permutation(len(groups)).tolist()]
     return groups
-
-
-def _checked_shuffle(order: str, seed: int | None) -> str:
-    if order not in ("queries", "groups"):
-        raise ValueError(
-            "expected fixed_class_order 'queries', 'groups' or a list of ids but got "
-            f"{order!r}"
-        )
-    if seed is None:
-        raise ValueError(
-            f"fixed_class_order {order!r} needs a seed: pass seed=0, 1, ..."
-        )
-    return order
 
 
 def _sizes(
@@ -378,7 +375,8 @@ def held_out_parents(
     left = Counter(chain(*chain(*by_parent.values())))
     wanted, taken = share * sum(map(len, by_parent.values())), 0
     held: set[str] = set()
-    for parent in sorted(by_parent, key=_hash_order):
+    hashed = {parent: hashlib.sha256(parent.encode()).digest() for parent in by_parent}
+    for parent in sorted(by_parent, key=hashed.__getitem__):
         n_clips = len(by_parent[parent])
         loss = Counter(chain(*by_parent[parent]))
         if taken + n_clips > wanted or any(
@@ -389,10 +387,6 @@ def held_out_parents(
         held.add(parent)
         taken += n_clips
     return frozenset(held)
-
-
-def _hash_order(video_id: str) -> str:
-    return hashlib.sha256(video_id.encode()).hexdigest()
 
 
 def check_training(split: Split, rules: SplitRules, file: Path) -> None:

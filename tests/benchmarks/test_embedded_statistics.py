@@ -5,10 +5,8 @@ import json
 import pytest
 
 from avalanche_vilco.benchmarks.vilco_mq.layout import ANNOTATION_FILE
-from avalanche_vilco.benchmarks.vilco_nlq.annotations import (
-    OFFICIAL_NLQ_FILES,
-    read_language_queries,
-)
+from avalanche_vilco.benchmarks.vilco_nlq.annotations import read_language_queries
+from avalanche_vilco.benchmarks.vilco_nlq.layout import OFFICIAL_NLQ_FILES
 from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     OFFICIAL_VQ_FILES,
     read_visual_queries,

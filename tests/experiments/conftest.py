@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from avalanche_vilco.benchmarks.vilco_nlq.annotations import read_language_queries
-from avalanche_vilco.benchmarks.vilco_nlq.dataset import NLQ_TEXT_FILE
+from avalanche_vilco.benchmarks.vilco_nlq.layout import NLQ_TEXT_FILE
 from avalanche_vilco.benchmarks.vilco_nlq.split import assign_templates
 from avalanche_vilco.benchmarks.vilco_nlq.templates import NLQ_TEMPLATES
 

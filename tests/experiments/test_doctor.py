@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from avalanche_vilco.benchmarks.vilco_mq.embedded import MiniMQConfig
-from avalanche_vilco.benchmarks.vilco_mq.official import OFFICIAL_FILES
+from avalanche_vilco.benchmarks.vilco_mq.layout import OFFICIAL_FILES
 from avalanche_vilco.benchmarks.vilco_vq.embedded import MiniVQConfig
 from avalanche_vilco.cli.main import main
 from avalanche_vilco.experiments.doctor import examine

@@ -14,6 +14,7 @@ from avalanche_vilco.benchmarks.spec import (
     feature_widths,
     read_recipe,
 )
+from avalanche_vilco.benchmarks.vilco_mq.layout import ANNOTATION_FILES
 
 if TYPE_CHECKING:
     from avalanche_vilco.evaluation.metrics.emission import MetricState
@@ -83,10 +84,7 @@ BENCHMARK = Benchmark(
     chance="on shuffled features",
     deviations=DEVIATIONS,
     recipe=read_recipe(Path(__file__).with_name("recipe.yaml")),
-    annotation_files=(
-        *("ego4d_clip_annotations_v2.json", "ego4d_clip_annotations.json"),
-        *("moments_train.json", "moments_val.json", "moments_test_unannotated.json"),
-    ),
+    annotation_files=ANNOTATION_FILES,
     examine=deferred(f"{_HERE}.examine:examine"),
     submission=Submission(
         task="mq",

@@ -41,11 +41,8 @@ from avalanche_vilco.benchmarks.embedded import (
     words_of,
     write_narrations,
 )
-from avalanche_vilco.benchmarks.vilco_mq.layout import (
-    ANNOTATION_FILE,
-    FEATURE_FOLDER,
-    QUERY_TEXT_FILE,
-)
+from avalanche_vilco.benchmarks.sources import FEATURE_FOLDER
+from avalanche_vilco.benchmarks.vilco_mq.layout import ANNOTATION_FILE, QUERY_TEXT_FILE
 from avalanche_vilco.core.files import sha256_of
 from avalanche_vilco.data.text.narrations import NARRATION_FEATURE_FILE, NARRATION_FILE
 

@@ -1,29 +1,27 @@
 """Where the parts of a Moment-Queries data root lie.
 
-Licensed data and the embedded default are laid out alike; the files of narrations
-are named in :mod:`avalanche_vilco.data.text.narrations`.
+Licensed data and the embedded default are laid out alike; the folder of features is
+named in :mod:`avalanche_vilco.benchmarks.sources`, the files of narrations in
+:mod:`avalanche_vilco.data.text.narrations`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from avalanche_vilco.benchmarks.vilco_mq.official import (
-    OFFICIAL_FILES,
-    is_official_folder,
-)
-
 ANNOTATION_FILE = "ego4d_clip_annotations_v2.json"
-FEATURE_FOLDER = "features"
-QUERY_TEXT_FILE = "query_text.safetensors"
-ANNOTATION_FILES = (
-    ANNOTATION_FILE,
-    "ego4d_clip_annotations.json",
-    *OFFICIAL_FILES.values(),
-)
+PROCESSED_FILES = (ANNOTATION_FILE, "ego4d_clip_annotations.json")
+OFFICIAL_FILES = {
+    "train": "moments_train.json",
+    "val": "moments_val.json",
+    "test": "moments_test_unannotated.json",
+}
+"""Subset -> name of Ego4D's own file; only test may be absent."""
+ANNOTATION_FILES = (*PROCESSED_FILES, *OFFICIAL_FILES.values())
 """Names that are looked for: the processed file, then Ego4D's own."""
-
-_PROCESSED = ANNOTATION_FILES[:2]
+CATEGORY_FILE = "moment_classes_idx.json"
+"""Category name -> id, read when it lies beside the official files."""
+QUERY_TEXT_FILE = "query_text.safetensors"
 
 
 def find_annotations(root: Path) -> Path | None:
@@ -33,7 +31,9 @@ def find_annotations(root: Path) -> Path | None:
     :return: file or folder, ``None`` if there is neither.
     """
     folders = (root, root / "annotations")
-    processed = [folder / name for folder in folders for name in _PROCESSED]
-    found = [path for path in processed if path.is_file()]
-    found += [folder for folder in folders if is_official_folder(folder)]
+    paths = [folder / name for folder in folders for name in PROCESSED_FILES]
+    found = [path for path in paths if path.is_file()]
+    for folder in folders:
+        if all((folder / OFFICIAL_FILES[name]).is_file() for name in ("train", "val")):
+            found.append(folder)
     return found[0] if found else None

@@ -34,18 +34,11 @@ from avalanche_vilco.benchmarks.vilco_mq.annotations import (
     moment_annotations,
     read_moment_annotations,
 )
+from avalanche_vilco.benchmarks.vilco_mq.layout import CATEGORY_FILE, OFFICIAL_FILES
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.core.schema import check_finite, convert, decode_json_object
 
-OFFICIAL_FILES = {
-    "train": "moments_train.json",
-    "val": "moments_val.json",
-    "test": "moments_test_unannotated.json",
-}
-"""Subset -> name of its file; only test may be absent."""
-CATEGORY_FILE = "moment_classes_idx.json"
-"""Category name -> id, read when it lies beside the official files."""
 FEATURES_PER_SEC = 1.8741513727840071
 """Rate that the processed v2 file states for every clip."""
 
@@ -87,14 +80,6 @@ class _Clip:
     start: float
     end: float
     annotators: list[Annotator]
-
-
-def is_official_folder(folder: Path) -> bool:
-    """Whether the annotated files of Ego4D are in a folder.
-
-    :param folder: any path.
-    """
-    return all((folder / OFFICIAL_FILES[name]).is_file() for name in ("train", "val"))
 
 
 def read_official_moments(

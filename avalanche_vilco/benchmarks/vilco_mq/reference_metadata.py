@@ -11,18 +11,19 @@ same}``, clip = ``{"id", "fps", "duration", "segments" (N, 2) float32, "labels",
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from avalanche_vilco.benchmarks.manifest import (
-    Category,
-    SplitManifest,
-    package_version,
-)
-from avalanche_vilco.benchmarks.vilco_mq.split import MQ_PROTOCOLS
+from avalanche_vilco.benchmarks.items import Item
+from avalanche_vilco.benchmarks.manifest import Category, SplitManifest, make_manifest
+from avalanche_vilco.benchmarks.protocols import kept_windows
+from avalanche_vilco.benchmarks.split import Split
+from avalanche_vilco.benchmarks.vilco_mq.split import MQ_PROTOCOLS, MQ_RULES
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import sha256_of
 from avalanche_vilco.core.schema import check_plain_id, convert
@@ -69,25 +70,21 @@ def read_reference_metadata(path: Path | str) -> SplitManifest:
     groups = [
         _group(path, n, *tasks) for n, tasks in enumerate(zip(train, val, strict=True))
     ]
-    streams: dict[str, list[list[str]]] = {"valid": [[] for _ in groups]}
-    windows = {"valid": [0] * len(groups)}
+    streams: dict[str, list[list[Item]]] = {"valid": [[] for _ in groups]}
     for (subset, stream), tasks in zip(_STREAMS.items(), (train, val), strict=True):
-        streams[stream], windows[stream] = [], []
-        for number, task in enumerate(tasks):
-            clips = list(_clips(path, f"{subset}[{number}]", task, groups[number]))
-            streams[stream].append([clip.id for clip in clips])
-            windows[stream].append(sum(len(clip.labels) for clip in clips))
-    return SplitManifest(
-        benchmark="vilco_mq",
-        protocol="reference",
-        protocol_version=MQ_PROTOCOLS["reference"].version,
-        package_version=package_version(),
-        files={},
-        groups=groups,
-        streams=streams,
-        windows=windows,
-        source={"file": path.name, "sha256": sha256_of(path)},
+        streams[stream] = [
+            list(_items(path, f"{subset}[{number}]", task, groups[number]))
+            for number, task in enumerate(tasks)
+        ]
+    split = Split(
+        # The windows are those that the public script has kept.
+        replace(MQ_PROTOCOLS["reference"], keeps=kept_windows),
+        [[category.label_id for category in group] for group in groups],
+        streams,
+        {"file": path.name, "sha256": sha256_of(path)},
     )
+    categories = {category.label_id: category for category in chain(*groups)}
+    return make_manifest(split, categories, MQ_RULES, {})
 
 
 def _tasks(path: Path, tasks: dict[Any, Any], subset: str) -> list[_Task]:
@@ -120,9 +117,9 @@ def _is_id(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _clips(
+def _items(
     path: Path, within: str, task: _Task, group: Sequence[Category]
-) -> Iterator[_Clip]:
+) -> Iterator[Item]:
     known = {category.label_id for category in group}
     for i, raw in enumerate(task.dict_db):
         field = f"{within}.dict_db[{i}]"
@@ -137,4 +134,4 @@ def _clips(
             if not _is_id(label) or int(label) not in known:
                 problem = f"expected a category of the task but got {label!r}"
                 raise DataError(path, problem, field=f"{field}.labels", hint=_HINT)
-        yield clip
+        yield Item(clip.id, clip.id, "", "", tuple(map(int, clip.labels)))

@@ -33,6 +33,7 @@ from avalanche_vilco.benchmarks.ego4d import (
     check_versions,
     read_official_file,
 )
+from avalanche_vilco.benchmarks.vilco_nlq.layout import OFFICIAL_NLQ_FILES
 from avalanche_vilco.benchmarks.vilco_nlq.templates import template_id
 from avalanche_vilco.benchmarks.windows import count_usable, unusable_window
 from avalanche_vilco.core.errors import DataError
@@ -40,19 +41,6 @@ from avalanche_vilco.core.files import sha256_of
 from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.core.schema import check_finite, check_plain_id, convert
 from avalanche_vilco.data.text.narrations import decode_line, numbered_lines
-
-OFFICIAL_NLQ_FILES = {
-    "train": "nlq_train.json",
-    "val": "nlq_val.json",
-    "test": "nlq_test_unannotated.json",
-}
-"""Subset -> name of Ego4D's own file."""
-FLATTENED_NLQ_FILES = {
-    "train": ("ego4d_nlq_train_v2.jsonl", "ego4d_nlq_train.jsonl"),
-    "val": ("ego4d_nlq_val_v2.jsonl", "ego4d_nlq_val.jsonl"),
-    "test": ("ego4d_nlq_test_v2.jsonl", "ego4d_nlq_test.jsonl"),
-}
-"""Subset -> names of the public code's file."""
 
 _STAGE = "annotations"
 _LAYOUT_HINT = "expected the layout of Ego4D's nlq_val.json"
@@ -165,21 +153,6 @@ class _Raw:
     record: str
     within: str = ""
     """Field of the record that it is, in official files."""
-
-
-def find_nlq_files(folder: Path) -> dict[str, Path]:
-    """Annotation files of a folder, Ego4D's own before flattened ones.
-
-    :param folder: any folder.
-    :return: subset -> file, of the subsets that have one.
-    """
-    found: dict[str, Path] = {}
-    for subset, official in OFFICIAL_NLQ_FILES.items():
-        names = (official, *FLATTENED_NLQ_FILES[subset])
-        there = [folder / name for name in names if (folder / name).is_file()]
-        if there:
-            found[subset] = there[0]
-    return found
 
 
 def read_language_queries(

@@ -12,6 +12,7 @@ from avalanche_vilco.benchmarks.spec import (
     feature_widths,
     read_recipe,
 )
+from avalanche_vilco.benchmarks.vilco_nlq.layout import ANNOTATION_FILES
 
 if TYPE_CHECKING:
     from avalanche_vilco.evaluation.metrics.emission import MetricState
@@ -47,11 +48,7 @@ BENCHMARK = Benchmark(
     future="value",
     chance="on shuffled features",
     recipe=read_recipe(Path(__file__).with_name("recipe.yaml")),
-    annotation_files=(
-        *("nlq_train.json", "nlq_val.json", "nlq_test_unannotated.json"),
-        *("ego4d_nlq_train_v2.jsonl", "ego4d_nlq_val_v2.jsonl"),
-        *("ego4d_nlq_train.jsonl", "ego4d_nlq_val.jsonl"),
-    ),
+    annotation_files=ANNOTATION_FILES,
     examine=deferred(f"{_HERE}.examine:examine"),
     submission=Submission(
         task="nlq",

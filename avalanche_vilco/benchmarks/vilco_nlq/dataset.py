@@ -33,8 +33,6 @@ from avalanche_vilco.data.text.tokens import (
 
 FEATURES_PER_SEC = 30 / 16.043
 """Rate of the public features: a step every 16.043 frames of 30 frames a second."""
-NLQ_TEXT_FILE = "nlq_query_text.safetensors"
-"""Token features of questions by query id, in a data root."""
 QUERY_INDEX = 0
 """The only class index of the output: the question is asked, not learnt."""
 

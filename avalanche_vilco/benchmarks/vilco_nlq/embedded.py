@@ -40,9 +40,8 @@ from avalanche_vilco.benchmarks.embedded import (
     words_of,
     write_narrations,
 )
-from avalanche_vilco.benchmarks.vilco_mq.layout import FEATURE_FOLDER
-from avalanche_vilco.benchmarks.vilco_nlq.annotations import OFFICIAL_NLQ_FILES
-from avalanche_vilco.benchmarks.vilco_nlq.dataset import FEATURES_PER_SEC, NLQ_TEXT_FILE
+from avalanche_vilco.benchmarks.sources import FEATURE_FOLDER
+from avalanche_vilco.benchmarks.vilco_nlq.dataset import FEATURES_PER_SEC
 from avalanche_vilco.benchmarks.vilco_nlq.grammar import (
     BEFORE_AFTER,
     CATEGORIES,
@@ -55,6 +54,10 @@ from avalanche_vilco.benchmarks.vilco_nlq.grammar import (
     Meaning,
     state_words,
     worded,
+)
+from avalanche_vilco.benchmarks.vilco_nlq.layout import (
+    NLQ_TEXT_FILE,
+    OFFICIAL_NLQ_FILES,
 )
 from avalanche_vilco.benchmarks.vilco_nlq.templates import NLQ_TEMPLATES
 from avalanche_vilco.core.files import sha256_of

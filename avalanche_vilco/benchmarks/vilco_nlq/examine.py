@@ -11,11 +11,11 @@ from avalanche_vilco.benchmarks.examination import (
     read_subsets,
 )
 from avalanche_vilco.benchmarks.vilco_nlq.annotations import (
-    find_nlq_files,
     read_language_queries,
     read_unlabelled_queries,
 )
-from avalanche_vilco.benchmarks.vilco_nlq.dataset import FEATURES_PER_SEC, NLQ_TEXT_FILE
+from avalanche_vilco.benchmarks.vilco_nlq.dataset import FEATURES_PER_SEC
+from avalanche_vilco.benchmarks.vilco_nlq.layout import NLQ_TEXT_FILE, find_nlq_files
 from avalanche_vilco.core.diagnosis import COPY_AGAIN, Diagnosis
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.data.text.tokens import QueryTokens

@@ -10,12 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from avalanche_vilco.benchmarks.manifest import (
-    Category,
-    SplitManifest,
-    package_version,
-)
-from avalanche_vilco.benchmarks.vilco_nlq.split import NLQ_PROTOCOLS
+from avalanche_vilco.benchmarks.items import Item
+from avalanche_vilco.benchmarks.manifest import Category, SplitManifest, make_manifest
+from avalanche_vilco.benchmarks.split import Split
+from avalanche_vilco.benchmarks.vilco_nlq.split import NLQ_PROTOCOLS, NLQ_RULES
 from avalanche_vilco.benchmarks.vilco_nlq.templates import NLQ_TEMPLATES, template_id
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import sha256_of
@@ -40,37 +38,32 @@ def read_nlq_metadata(path: Path | str) -> SplitManifest:
     raw = load_untrusted(path, tensors="drop")
     parts = {subset: _part(path, raw, subset) for subset in ("train", "val")}
     order = list(parts["train"])
-    streams: dict[str, list[list[str]]] = {
+    streams: dict[str, list[list[Item]]] = {
         "train": [parts["train"][i] for i in order],
         "valid": [[] for _ in order],
         "test": [parts["val"].get(i, []) for i in order],
     }
-    return SplitManifest(
-        benchmark="vilco_nlq",
-        protocol="reference",
-        protocol_version=NLQ_PROTOCOLS["reference"].version,
-        package_version=package_version(),
-        files={},
-        groups=[[Category(i, NLQ_TEMPLATES[i])] for i in order],
-        streams=streams,
-        windows={name: list(map(len, parts)) for name, parts in streams.items()},
-        source={"file": path.name, "sha256": sha256_of(path)},
-    )
+    provenance = {"file": path.name, "sha256": sha256_of(path)}
+    groups = [[i] for i in order]
+    split = Split(NLQ_PROTOCOLS["reference"], groups, streams, provenance)
+    categories = {i: Category(i, NLQ_TEMPLATES[i]) for i in order}
+    return make_manifest(split, categories, NLQ_RULES, {})
 
 
-def _part(path: Path, raw: Any, subset: str) -> dict[int, list[str]]:
-    """Template id -> query ids, in the order of the file."""
+def _part(path: Path, raw: Any, subset: str) -> dict[int, list[Item]]:
+    """Template id -> questions, in the order of the file."""
     part = raw.get(subset) if isinstance(raw, dict) else None
     if not isinstance(part, dict) or not part:
         problem = "expected {template: [query, ...]}"
         raise DataError(path, problem, field=subset, hint=_HINT)
-    questions: dict[int, list[str]] = {}
+    questions: dict[int, list[Item]] = {}
     for name, items in part.items():
         field = f"{subset}[{name!r}]"
         try:
-            query_ids = questions.setdefault(template_id(str(name)), [])
+            template = template_id(str(name))
         except ValueError as error:
             raise DataError(path, str(error), field=field, hint=_HINT) from None
+        members = questions.setdefault(template, [])
         if not isinstance(items, list):
             problem = f"expected a list of queries but got a {type(items).__name__}"
             raise DataError(path, problem, field=field, hint=_HINT)
@@ -79,5 +72,5 @@ def _part(path: Path, raw: Any, subset: str) -> dict[int, list[str]]:
             if not isinstance(query_id, str):
                 problem = f"expected a query with its query_id but got {item!r:.80}"
                 raise DataError(path, problem, field=f"{field}[{i}]", hint=_HINT)
-            query_ids.append(query_id)
+            members.append(Item(query_id, query_id, "", "", (template,)))
     return questions

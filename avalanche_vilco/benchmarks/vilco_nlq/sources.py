@@ -19,18 +19,17 @@ from avalanche_vilco.benchmarks.sources import (
     find_root,
 )
 from avalanche_vilco.benchmarks.vilco_nlq.annotations import (
-    OFFICIAL_NLQ_FILES,
     LanguageAnnotations,
-    find_nlq_files,
     read_language_queries,
     read_unlabelled_queries,
 )
-from avalanche_vilco.benchmarks.vilco_nlq.dataset import (
-    FEATURES_PER_SEC,
-    NLQ_TEXT_FILE,
-    TextSource,
-)
+from avalanche_vilco.benchmarks.vilco_nlq.dataset import FEATURES_PER_SEC, TextSource
 from avalanche_vilco.benchmarks.vilco_nlq.embedded import MINI_NLQ
+from avalanche_vilco.benchmarks.vilco_nlq.layout import (
+    NLQ_TEXT_FILE,
+    OFFICIAL_NLQ_FILES,
+    find_nlq_files,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +110,7 @@ def _with_text(
     return QuestionFiles(
         root=root,
         paths={path.name: path for path in paths},
-        train_path=read.files.get("train", paths[0]),
+        train_path=paths[0],
         report=read.report,
         annotations=read,
         query_text=text,

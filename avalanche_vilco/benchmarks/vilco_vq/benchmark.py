@@ -13,6 +13,7 @@ from avalanche_vilco.benchmarks.spec import (
     deferred,
     read_recipe,
 )
+from avalanche_vilco.benchmarks.vilco_vq.annotations import OFFICIAL_VQ_FILES
 
 if TYPE_CHECKING:
     from avalanche_vilco.evaluation.metrics.emission import MetricState
@@ -72,7 +73,7 @@ BENCHMARK = Benchmark(
         is_default=is_small_and_fixed,
         fill=deferred(f"{_HERE}.backbone_cache:cache_backbone"),
     ),
-    annotation_files=("vq_train.json", "vq_val.json", "vq_test_unannotated.json"),
+    annotation_files=tuple(OFFICIAL_VQ_FILES.values()),
     examine=deferred(f"{_HERE}.examine:examine"),
     submission=Submission(
         task="vq",

@@ -125,15 +125,15 @@ def vilco_vq(
         split = divide_queries(items, division)
     else:
         read_public = partial(
-            read_vq_metadata, queries=items, digests=read.report.files
+            read_vq_metadata, queries=items, digests=files.report.files
         )
         pinned = open_manifest(manifest, VQ_RULES, division, read_public=read_public)
-        split = follow_queries(items, pinned, read)
-    count_split(items, split, VQ_RULES, read.report)
+        split = follow_queries(items, pinned, files)
+    count_split(items, split, VQ_RULES, files.report)
     # Which videos are there changes nothing in how the other queries are divided.
     members = list(chain.from_iterable(chain(*split.streams.values())))
     split = split.only(_with_videos(members, files, chosen))
-    check_training(split, VQ_RULES, read.files["train"])
+    check_training(split, VQ_RULES, files.train_path)
     datasets, sizes = _datasets(split, files, chosen)
     return _scenario(split, datasets, sizes, files, return_task_id)
 
@@ -177,7 +177,7 @@ def _with_videos(
     reasons = dict.fromkeys(faults, "the video is damaged, or of another clip")
     reasons.update(dict.fromkeys(videos.missing(faults), "no video file"))
     units = VQ_RULES.units
-    return drop_clips(items, reasons, read.report, stage="videos", units=units)
+    return drop_clips(items, reasons, files.report, stage="videos", units=units)
 
 
 def _samples(
@@ -241,9 +241,9 @@ def _scenario(
     files: VisualFiles,
     return_task_id: bool,
 ) -> QueryIncrementalScenario:
-    read, train = files.annotations, datasets["train"]
+    train = datasets["train"]
     manifest = make_manifest(
-        split, title_categories(split.groups), VQ_RULES, read.report.files
+        split, title_categories(split.groups), VQ_RULES, files.report.files
     )
     # A title is shown to no model that localises: each query brings its crop.
     no_tokens = torch.zeros(0, 1)
@@ -266,5 +266,5 @@ def _scenario(
             "backend": train.pictures.videos.backend,
             "augment": train.augment,
         },
-        report=read.report,
+        report=files.report,
     )

@@ -11,6 +11,7 @@ from msgspec import Meta
 from avalanche_vilco.benchmarks.items import check_disjoint_parents
 from avalanche_vilco.benchmarks.sources import (
     AnnotationSource,
+    DataFiles,
     DataRoot,
     annotation_files,
     find_root,
@@ -67,11 +68,10 @@ class VQSources:
     stops; ``"drop"`` leaves their queries out and counts them."""
 
 
-@dataclass(frozen=True)
-class VisualFiles:
+@dataclass(frozen=True, kw_only=True)
+class VisualFiles(DataFiles):
     """What was read of a data root."""
 
-    root: DataRoot
     annotations: VisualAnnotations
     pictures: VisualPictures
 
@@ -96,7 +96,15 @@ def read_visual_files(
     else:
         file = annotation_file(dataset_root, sources, "test")
         read = read_unlabelled_visual_queries(file)
-    return VisualFiles(root, read, pictures)
+    paths = list(read.files.values())
+    return VisualFiles(
+        root=root,
+        paths={path.name: path for path in paths},
+        train_path=paths[0],
+        report=read.report,
+        annotations=read,
+        pictures=pictures,
+    )
 
 
 def annotation_file(

@@ -24,9 +24,9 @@ from avalanche_vilco.benchmarks.protocols import (
     place_exclusively,
     protocol_table,
 )
+from avalanche_vilco.benchmarks.sources import DataFiles
 from avalanche_vilco.benchmarks.split import Division, Split, SplitRules, split_items
 from avalanche_vilco.benchmarks.vilco_vq.annotations import (
-    VisualAnnotations,
     VisualClip,
     VisualQuery,
     title_key,
@@ -170,18 +170,15 @@ def divide_queries(items: Sequence[Item], division: VQDivision) -> Split:
     return replace(split, provenance={**division.provenance(), **split.provenance})
 
 
-def follow_queries(
-    items: Sequence[Item], pinned: Pinned, read: VisualAnnotations
-) -> Split:
+def follow_queries(items: Sequence[Item], pinned: Pinned, files: DataFiles) -> Split:
     """The split that a manifest names.
 
     :param items: queries of train and val.
     :param pinned: a valid manifest.
-    :param read: the annotations.
+    :param files: what was read.
     :raises DataError: the manifest is of other data.
     """
-    paths = {path.name: path for path in read.files.values()}
-    check_source_files(pinned, read.report.files, paths)
+    check_source_files(pinned, files.report.files, files.paths)
     split = follow_manifest(pinned, items, VQ_RULES)
     return replace(split, protocol=replace(split.protocol, losses=_unlisted_queries))
 

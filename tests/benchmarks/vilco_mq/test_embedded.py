@@ -14,13 +14,10 @@ import torch
 from safetensors.torch import load_file
 
 from avalanche_vilco.benchmarks.embedded import MANIFEST_FILE
+from avalanche_vilco.benchmarks.sources import FEATURE_FOLDER
 from avalanche_vilco.benchmarks.vilco_mq import embedded as mini
 from avalanche_vilco.benchmarks.vilco_mq.embedded import MINI_MQ, MiniMQConfig
-from avalanche_vilco.benchmarks.vilco_mq.layout import (
-    ANNOTATION_FILE,
-    FEATURE_FOLDER,
-    QUERY_TEXT_FILE,
-)
+from avalanche_vilco.benchmarks.vilco_mq.layout import ANNOTATION_FILE, QUERY_TEXT_FILE
 from avalanche_vilco.data.text.narrations import NARRATION_FEATURE_FILE, NARRATION_FILE
 
 SMALL = MiniMQConfig(

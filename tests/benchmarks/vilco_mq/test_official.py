@@ -18,11 +18,13 @@ from avalanche_vilco.benchmarks.vilco_mq.annotations import (
     read_moment_annotations,
 )
 from avalanche_vilco.benchmarks.vilco_mq.embedded import MiniMQConfig
-from avalanche_vilco.benchmarks.vilco_mq.official import (
+from avalanche_vilco.benchmarks.vilco_mq.layout import (
     CATEGORY_FILE,
-    FEATURES_PER_SEC,
     OFFICIAL_FILES,
-    is_official_folder,
+    find_annotations,
+)
+from avalanche_vilco.benchmarks.vilco_mq.official import (
+    FEATURES_PER_SEC,
     read_official_moments,
 )
 from avalanche_vilco.core.errors import DataError
@@ -313,7 +315,7 @@ def test_absent_file_is_named_with_where_to_get_it(tmp_path):
     write(tmp_path, {"train": small()["train"]})
     with pytest.raises(FileNotFoundError, match=r"no moments_val\.json.*ego4d --data"):
         read_official_moments(tmp_path)
-    assert not is_official_folder(tmp_path)
+    assert find_annotations(tmp_path) is None
 
 
 NOT_OFFICIAL = {

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from avalanche_vilco.benchmarks.vilco_nlq.annotations import (
-    OFFICIAL_NLQ_FILES,
-    find_nlq_files,
     plain_question,
     read_language_queries,
     read_unlabelled_queries,
+)
+from avalanche_vilco.benchmarks.vilco_nlq.layout import (
+    OFFICIAL_NLQ_FILES,
+    find_nlq_files,
 )
 from avalanche_vilco.benchmarks.vilco_nlq.templates import NLQ_TEMPLATES
 from avalanche_vilco.core.errors import DataError

@@ -14,11 +14,10 @@ from safetensors.torch import load_file
 from avalanche_vilco.benchmarks.embedded import MANIFEST_FILE
 from avalanche_vilco.benchmarks.vilco_nlq import embedded as mini_nlq
 from avalanche_vilco.benchmarks.vilco_nlq.annotations import (
-    OFFICIAL_NLQ_FILES,
     read_language_queries,
     read_unlabelled_queries,
 )
-from avalanche_vilco.benchmarks.vilco_nlq.dataset import FEATURES_PER_SEC, NLQ_TEXT_FILE
+from avalanche_vilco.benchmarks.vilco_nlq.dataset import FEATURES_PER_SEC
 from avalanche_vilco.benchmarks.vilco_nlq.embedded import MINI_NLQ, MiniNLQConfig
 from avalanche_vilco.benchmarks.vilco_nlq.grammar import (
     EVENT_KINDS,
@@ -26,6 +25,10 @@ from avalanche_vilco.benchmarks.vilco_nlq.grammar import (
     UNIQUE_SLOTS,
     VOCABULARY,
     worded,
+)
+from avalanche_vilco.benchmarks.vilco_nlq.layout import (
+    NLQ_TEXT_FILE,
+    OFFICIAL_NLQ_FILES,
 )
 from avalanche_vilco.benchmarks.vilco_nlq.templates import TemplateClassifier
 from avalanche_vilco.data.features import FeatureFolder

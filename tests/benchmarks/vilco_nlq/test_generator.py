@@ -12,8 +12,8 @@ import torch
 from avalanche.benchmarks.utils.data_loader import TaskBalancedDataLoader
 from safetensors.torch import load_file, save_file
 
-from avalanche_vilco.benchmarks.vilco_nlq.dataset import NLQ_TEXT_FILE
 from avalanche_vilco.benchmarks.vilco_nlq.generator import unlabelled_nlq, vilco_nlq
+from avalanche_vilco.benchmarks.vilco_nlq.layout import NLQ_TEXT_FILE
 from avalanche_vilco.benchmarks.vilco_nlq.split import SMALL_DATA_TEST_SHARE
 from avalanche_vilco.benchmarks.vilco_nlq.templates import NLQ_TEMPLATES
 from avalanche_vilco.core.batch import MomentTargets, QueryClipBatch

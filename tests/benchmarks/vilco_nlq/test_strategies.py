@@ -11,8 +11,8 @@ import torch
 from avalanche.training.determinism.rng_manager import RNGManager
 
 from avalanche_vilco import vilco_nlq_tiny
-from avalanche_vilco.benchmarks.vilco_nlq.dataset import NLQ_TEXT_FILE
 from avalanche_vilco.benchmarks.vilco_nlq.generator import vilco_nlq
+from avalanche_vilco.benchmarks.vilco_nlq.layout import NLQ_TEXT_FILE
 from avalanche_vilco.models.losses import MomentLoss
 from avalanche_vilco.reports.memory import memory_figures
 from avalanche_vilco.training.strategies import STRATEGIES, check_classes

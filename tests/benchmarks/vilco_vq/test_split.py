@@ -15,8 +15,8 @@ from avalanche_vilco.benchmarks.manifest import (
     SplitManifest,
     make_manifest,
     open_manifest,
-    write_manifest,
 )
+from avalanche_vilco.benchmarks.sources import DataFiles, DataRoot
 from avalanche_vilco.benchmarks.split import Split, check_training, count_split
 from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     OFFICIAL_VQ_FILES,
@@ -299,12 +299,19 @@ def test_an_experience_without_training_queries_is_refused(split):
 
 
 def followed(raw: Any, read: VisualAnnotations, items: list[Item]) -> Split:
-    return follow_queries(items, open_manifest(raw, VQ_RULES), read)
+    paths = {path.name: path for path in read.files.values()}
+    files = DataFiles(
+        root=DataRoot(None, "", False),
+        paths=paths,
+        train_path=read.files["train"],
+        report=read.report,
+    )
+    return follow_queries(items, open_manifest(raw, VQ_RULES), files)
 
 
 def test_a_manifest_gives_the_split_back(folder, items, split, manifest, tmp_path):
     path = tmp_path / "split.json"
-    write_manifest(manifest, path)
+    path.write_text(json.dumps(manifest.to_dict()))
     again = read_folder(folder)
     found = followed(path, again, items)
     assert ids(found) == ids(split)
