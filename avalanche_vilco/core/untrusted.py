@@ -2,17 +2,15 @@
 
 The public benchmark code hands out metadata as pickles. A pickle is a program: a
 plain ``pickle.load`` runs whatever its author chose. :func:`load_untrusted` admits
-NumPy arrays, scalars and dtypes, torch tensors and a few builtins, builds them with
+NumPy arrays, scalars and dtypes and a few builtins, builds them with
 checked functions of its own, and refuses everything else by name.
 """
 
 from __future__ import annotations
 
-import io
 import math
 import pickle
 import sys
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +18,6 @@ from typing import IO, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from avalanche_vilco.core.errors import DataError
 
@@ -42,39 +39,28 @@ class _Refused(Exception):
     """A pickle asks for what is not admitted, or breaks a limit."""
 
 
-def load_untrusted(
-    path: Path | str,
-    *,
-    tensors: str = "load",
-    max_bytes: int = MAX_PICKLE_BYTES,
-) -> Any:
-    """Read a pickle of protocol 0 to 5 that nobody vouches for.
+def load_untrusted(path: Path | str) -> Any:
+    """Read a pickle of protocol 0 to 5 that nobody vouches for, without its tensors.
 
-    Memory: about the file's size for ``tensors="load"``. With ``"drop"`` the bytes of
-    one tensor at a time are held and forgotten.
+    The bytes of one tensor at a time are held and forgotten.
 
     :param path: the file.
-    :param tensors: ``"load"``, or ``"drop"`` to get None in place of each tensor.
-    :param max_bytes: largest file that is read.
-    :return: the object.
+    :return: the object, with None in place of each tensor.
     :raises FileNotFoundError: no such file.
-    :raises ValueError: no such choice for tensors.
     :raises DataError: the pickle asks for anything else than arrays, tensors and
         builtins (the message names it), is truncated, damaged or over a limit.
     """
     path = Path(path)
-    if tensors not in ("load", "drop"):
-        raise ValueError(f"expected tensors in ['load', 'drop'] but got {tensors!r}")
     if not path.is_file():
         raise FileNotFoundError(f"no pickle at {path}")
     size = path.stat().st_size
-    if size > max_bytes:
-        problem = f"the file has {size} bytes, more than the limit of {max_bytes}"
-        raise DataError(path, problem, hint="pass max_bytes if you trust its size")
+    if size > MAX_PICKLE_BYTES:
+        problem = f"the file has {size} bytes, more than {MAX_PICKLE_BYTES}"
+        raise DataError(path, problem, hint="is it the right file?")
     with path.open("rb") as file:
         reader = _BoundedReader(file, size)
         try:
-            return _RestrictedUnpickler(reader, drop=tensors == "drop").load()
+            return _RestrictedUnpickler(reader).load()
         except _Refused as error:
             raise DataError(path, str(error), hint=_HINT) from None
         except EOFError:
@@ -175,33 +161,6 @@ def _bytes(content: Any = b"") -> bytes:
     return _as_bytes(content)
 
 
-def _storage(content: Any) -> torch.Tensor:
-    """All values of a storage, flat."""
-    with warnings.catch_warnings():
-        # torch warns of its own storage class, which old files hold.
-        warnings.simplefilter("ignore")
-        storage = torch.load(io.BytesIO(_as_bytes(content)), weights_only=True)
-        storage = _expect(storage, torch.storage.TypedStorage, "a storage")
-        flat = torch.empty(0, dtype=storage.dtype)
-        return flat.set_(storage.untyped())  # type: ignore[call-overload]
-
-
-def _tensor(
-    storage: Any, offset: Any, size: Any, stride: Any, *ignored: Any
-) -> torch.Tensor:
-    """A view of a storage, within the storage: torch itself would enlarge it."""
-    n_values = _expect(storage, torch.Tensor, "a storage").numel()
-    if len(_numbers(size)) != len(_numbers(stride)):
-        raise _Refused(f"sizes {size} and strides {stride} do not fit")
-    (first,) = _numbers((offset,))
-    last = first + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-    if math.prod(size) and last >= n_values:
-        raise _Refused(
-            f"a tensor of size {size} needs {last + 1} values but has {n_values}"
-        )
-    return torch.as_strided(storage, size, stride, offset)
-
-
 def _numbers(values: Any) -> tuple[int, ...]:
     if not isinstance(values, tuple) or not all(
         type(v) is int and v >= 0 for v in values
@@ -232,13 +191,6 @@ _ADMITTED: dict[str, Any] = {
     "numpy.core.multiarray._reconstruct": _empty_array,
     "numpy.core.multiarray.scalar": _numpy_scalar,
     "numpy.core.numeric._frombuffer": _array_of_buffer,
-}
-_LOADS_TENSORS: dict[str, Any] = {
-    "torch.storage._load_from_bytes": _storage,
-    "torch._utils._rebuild_tensor": _tensor,
-    "torch._utils._rebuild_tensor_v2": _tensor,
-}
-_DROPS_TENSORS: dict[str, Any] = {
     "torch.storage._load_from_bytes": _dropped_storage,
     "torch._utils._rebuild_tensor": _dropped_tensor,
     "torch._utils._rebuild_tensor_v2": _dropped_tensor,
@@ -283,16 +235,15 @@ class _RestrictedUnpickler(pickle._Unpickler):
 
     stack: list[Any]
 
-    def __init__(self, file: _BoundedReader, *, drop: bool) -> None:
+    def __init__(self, file: _BoundedReader) -> None:
         super().__init__(file)  # type: ignore[arg-type]
-        self.memo: dict[int, Any] = _ForgetfulMemo() if drop else {}
+        self.memo: dict[int, Any] = _ForgetfulMemo()
         self.steps = 0
         self._budget = MAX_COPY_FACTOR * file.size + 2**20
-        self._admitted = _ADMITTED | (_DROPS_TENSORS if drop else _LOADS_TENSORS)
 
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return self._admitted[f"{_ALIASES.get(module, module)}.{name}"]
+            return _ADMITTED[f"{_ALIASES.get(module, module)}.{name}"]
         except KeyError:
             raise _Refused(f"refused, it asks for {module}.{name}") from None
 

@@ -49,9 +49,7 @@ def values() -> dict[str, Any]:
 
 def assert_same(one: Any, other: Any) -> None:
     assert type(one) is type(other)
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other) and one.dtype == other.dtype
-    elif isinstance(one, np.ndarray):
+    if isinstance(one, np.ndarray):
         assert np.array_equal(one, other) and one.dtype == other.dtype
         assert one.flags.f_contiguous == other.flags.f_contiguous
     elif isinstance(one, list):
@@ -65,12 +63,12 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_arrays_tensors_and_builtins_are_read_as_pickle_reads_them(tmp_path, protocol):
+def test_arrays_and_builtins_are_read_as_pickle_reads_them(tmp_path, protocol):
     data = pickle.dumps(values(), protocol)
     ours, theirs = load_untrusted(save(tmp_path, data)), pickle.loads(data)
     assert list(ours) == list(theirs)
     for name, value in theirs.items():
-        assert_same(ours[name], value)
+        assert_same(ours[name], None if isinstance(value, torch.Tensor) else value)
 
 
 @pytest.mark.parametrize("module", ["numpy.core", "numpy._core"])
@@ -82,10 +80,10 @@ def test_arrays_of_old_and_new_numpy_are_read(tmp_path, module):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_tensors_can_be_dropped(tmp_path, protocol):
+def test_tensors_are_dropped(tmp_path, protocol):
     shared = torch.rand(40, 40)
     content = {"a": shared, "b": [shared, 1], "array": np.ones(3)}
-    read = load_untrusted(save(tmp_path, content, protocol), tensors="drop")
+    read = load_untrusted(save(tmp_path, content, protocol))
     assert read["a"] is None and read["b"] == [None, 1]
     assert read["array"].tolist() == [1, 1, 1]
 
@@ -94,16 +92,10 @@ def test_dropped_tensors_leave_no_bytes_behind(tmp_path):
     path = save(tmp_path, [torch.rand(512, 512) for _ in range(4)])
     with path.open("rb") as file:
         reader = untrusted._BoundedReader(file, path.stat().st_size)
-        unpickler = untrusted._RestrictedUnpickler(reader, drop=True)
+        unpickler = untrusted._RestrictedUnpickler(reader)
         unpickler.load()
     kept = [v for v in unpickler.memo.values() if isinstance(v, bytes | tuple)]
     assert len(pickle.dumps(kept)) < 10_000
-
-
-def test_views_of_one_storage_stay_within_it(tmp_path):
-    base = torch.arange(10.0)
-    read = load_untrusted(save(tmp_path, [base[2:5], base[::3]]))
-    assert read[0].tolist() == [2, 3, 4] and read[1].tolist() == [0, 3, 6, 9]
 
 
 # What is refused by name
@@ -154,16 +146,11 @@ def test_refused_function_is_not_run(tmp_path):
     assert not victim.exists()
 
 
-@pytest.mark.parametrize("tensors", ["load", "drop"])
-def test_pickle_inside_a_tensors_bytes_is_not_run(tmp_path, tensors):
+def test_pickle_inside_a_tensors_bytes_is_not_run(tmp_path):
     victim = tmp_path / "victim"
     inner = pickle.dumps(Call(os.mkdir, str(victim)))
     path = save(tmp_path, Call(torch.storage._load_from_bytes, inner))
-    if tensors == "load":
-        with pytest.raises(DataError):
-            load_untrusted(path)
-    else:
-        load_untrusted(path, tensors=tensors)
+    load_untrusted(path)
     assert not victim.exists()
 
 
@@ -241,31 +228,6 @@ def test_state_of_a_dtype_that_is_not_plain_is_refused(tmp_path, case):
         load_untrusted(save(tmp_path, array_pickle(shape, dtype, EIGHT, state)))
 
 
-def rebuild(size: tuple, stride: tuple, offset: int) -> Call:
-    storage = torch.zeros(6).storage()
-    return Call(torch._utils._rebuild_tensor, storage, offset, size, stride)
-
-
-@pytest.mark.filterwarnings("ignore:TypedStorage")
-@pytest.mark.parametrize(
-    ("size", "stride", "offset"),
-    [
-        ((7,), (1,), 0),
-        ((2, 3), (4, 1), 0),
-        ((6,), (1,), 1),
-        ((10**9,), (10**9,), 0),
-        ((2,), (-1,), 1),
-        ((2,), (1, 1), 0),
-        ((2,), (1,), -1),
-    ],
-)
-def test_tensor_that_leaves_its_storage_is_refused(tmp_path, size, stride, offset):
-    with pytest.raises(
-        DataError, match=r"needs \d+ values|sizes of a tensor|do not fit"
-    ):
-        load_untrusted(save(tmp_path, rebuild(size, stride, offset)))
-
-
 # Damage and bombs
 
 
@@ -312,15 +274,16 @@ def test_more_steps_than_the_limit_are_refused(tmp_path, monkeypatch):
 
 
 def test_bytes_copied_over_and_over_are_refused(tmp_path):
-    mega = b"B" + struct.pack("<I", 2**20) + bytes(2**20) + b"q\x00"
-    copies = b"cbuiltins\nbytearray\nh\x00\x85R" * 100
+    block = b"B" + struct.pack("<I", 4096) + bytes(4096) + b"q\x00"
+    copies = b"cbuiltins\nbytearray\nh\x00\x85R" * 400
     with pytest.raises(DataError, match="copies more than 4 times its size"):
-        load_untrusted(save(tmp_path, b"\x80\x04" + mega + copies + b"."))
+        load_untrusted(save(tmp_path, b"\x80\x04" + block + copies + b"."))
 
 
-def test_file_over_the_size_limit_is_refused_unread(tmp_path):
-    with pytest.raises(DataError, match="more than the limit of 10"):
-        load_untrusted(save(tmp_path, list(range(100))), max_bytes=10)
+def test_file_over_the_size_limit_is_refused_unread(tmp_path, monkeypatch):
+    monkeypatch.setattr(untrusted, "MAX_PICKLE_BYTES", 10)
+    with pytest.raises(DataError, match="more than 10"):
+        load_untrusted(save(tmp_path, list(range(100))))
 
 
 def test_deep_nesting_is_no_crash(tmp_path):
@@ -332,11 +295,6 @@ def test_deep_nesting_is_no_crash(tmp_path):
 def test_absent_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no pickle at .*gone\.pkl"):
         load_untrusted(tmp_path / "gone.pkl")
-
-
-def test_unknown_choice_for_tensors_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"expected tensors in \['load', 'drop'\]"):
-        load_untrusted(save(tmp_path, 1), tensors="keep")
 
 
 @settings(

@@ -62,7 +62,7 @@ def read_reference_metadata(path: Path | str) -> SplitManifest:
         structure; names the field.
     """
     path = Path(path)
-    raw = convert(load_untrusted(path, tensors="drop"), _Metadata, path, hint=_HINT)
+    raw = convert(load_untrusted(path), _Metadata, path, hint=_HINT)
     train, val = (_tasks(path, getattr(raw, subset), subset) for subset in _STREAMS)
     if len(val) != len(train):
         problem = f"train has {len(train)} tasks, val {len(val)}"

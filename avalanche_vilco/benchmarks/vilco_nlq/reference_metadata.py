@@ -35,7 +35,7 @@ def read_nlq_metadata(path: Path | str) -> SplitManifest:
         structure; names the field.
     """
     path = Path(path)
-    raw = load_untrusted(path, tensors="drop")
+    raw = load_untrusted(path)
     parts = {subset: _part(path, raw, subset) for subset in ("train", "val")}
     order = list(parts["train"])
     streams: dict[str, list[list[Item]]] = {

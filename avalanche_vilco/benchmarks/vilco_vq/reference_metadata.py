@@ -46,7 +46,7 @@ def read_vq_metadata(
         or names an annotation that the files do not have.
     """
     path = Path(path)
-    raw = load_untrusted(path, tensors="drop")
+    raw = load_untrusted(path)
     parts = {subset: _part(path, raw, subset) for subset in ("train", "val")}
     tasks = sorted(set(parts["train"]) | set(parts["val"]), key=str)
     found = {
