@@ -15,7 +15,7 @@ from avalanche_vilco.benchmarks.items import Item, drop_clips
 from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.core.settings import check_options, option_types
 from avalanche_vilco.data.features import (
-    LENGTH_TOLERANCE_STEPS,
+    TOLERANCE_STEPS,
     CachedFeatures,
     FeatureSource,
     FeatureStore,
@@ -57,7 +57,7 @@ class FeatureSources:
     missing: Literal["error", "drop"] = "error"
     """``"error"`` lists all clips without features and stops, ``"drop"`` leaves them
     out and counts them."""
-    length_tolerance: Annotated[float, Meta(ge=0)] = LENGTH_TOLERANCE_STEPS
+    length_tolerance: Annotated[float, Meta(ge=0)] = TOLERANCE_STEPS
     """Accepted difference, in steps, between the features' length and duration x
     rate."""
 

@@ -119,7 +119,10 @@ class MomentDataset(Dataset[Sample]):
         if sample.shown is not None:
             inputs["shown"] = self._multi_hot(sample.shown)
         if self.narrations is not None:
-            inputs.update(self._narration_inputs(sample.clip))
+            embeddings, windows, numbers = self.narrations.of_clip(sample.clip.clip_id)
+            windows = seconds_to_grid(windows, self._rate(sample.clip)).float()
+            inputs |= {"narrations": embeddings, "narrated": windows}
+            inputs["sentences"] = numbers
         return inputs, self._targets(index, valid)
 
     def subset(self: Stream, positions: Iterable[int]) -> Stream:
@@ -157,12 +160,6 @@ class MomentDataset(Dataset[Sample]):
         whole = copy.copy(self)
         whole.store = ShuffledFeatures(self.store, clips, seed)
         return whole
-
-    def _narration_inputs(self, clip: MomentClip) -> dict[str, Tensor]:
-        assert self.narrations is not None
-        embeddings, windows, numbers = self.narrations.of_clip(clip.clip_id)
-        windows = seconds_to_grid(windows, self._rate(clip)).float()
-        return {"narrations": embeddings, "narrated": windows, "sentences": numbers}
 
     def _rate(self, clip: MomentClip) -> float:
         """Steps a second; a store that resizes clips changes it."""

@@ -16,7 +16,7 @@ from avalanche_vilco.data.features.sources import (
     open_tokens,
 )
 from avalanche_vilco.data.features.store import (
-    LENGTH_TOLERANCE_STEPS,
+    TOLERANCE_STEPS,
     FeatureStore,
     StoredFeatures,
 )
@@ -28,7 +28,7 @@ from avalanche_vilco.data.features.wrapped import (
 )
 
 __all__ = [
-    "LENGTH_TOLERANCE_STEPS",
+    "TOLERANCE_STEPS",
     "SUFFIXES",
     "CachedFeatures",
     "ConcatFeatures",

@@ -10,17 +10,12 @@ from torch import Tensor
 
 from avalanche_vilco.core.errors import FeatureError
 from avalanche_vilco.data.features.store import (
-    LENGTH_TOLERANCE_STEPS,
+    TOLERANCE_STEPS,
     FeatureStore,
     check_window,
     faults_of,
 )
 from avalanche_vilco.data.features.wrapped import WrappedFeatures
-
-_HINT = (
-    "sources must be extracted at one rate; resize each to one grid if their rates "
-    "differ, or raise the tolerance"
-)
 
 
 class ConcatFeatures(WrappedFeatures):
@@ -40,7 +35,7 @@ class ConcatFeatures(WrappedFeatures):
         self,
         sources: Sequence[FeatureStore],
         *,
-        tolerance: int = LENGTH_TOLERANCE_STEPS,
+        tolerance: int = TOLERANCE_STEPS,
     ) -> None:
         if not sources:
             raise ValueError("expected at least one feature source but got none")
@@ -57,24 +52,15 @@ class ConcatFeatures(WrappedFeatures):
         return sum(source.width for source in self.sources)
 
     def shape(self, clip_id: str) -> tuple[int, int]:
-        """Steps of the shortest source and channels of all, (T, C).
-
-        :raises FeatureError: a source has a fault, or they cannot be aligned.
-        """
+        """Steps of the shortest source and channels of all, (T, C)."""
         if clip_id not in self._shapes:
-            shapes = self._source_shapes(clip_id)
-            faults = self._misalignment(clip_id, shapes)
+            faults = self._misalignment(clip_id)
             if faults:
                 raise self._fault(*faults)
-            steps, widths = zip(*shapes, strict=True)
-            self._shapes[clip_id] = min(steps), sum(widths)
         return self._shapes[clip_id]
 
     def read(self, clip_id: str, start: int = 0, stop: int | None = None) -> Tensor:
-        """Features of a clip, (T, C) float32, or the window of it.
-
-        :raises FeatureError: a source has a fault, or they cannot be aligned.
-        """
+        """Features of a clip, (T, C) float32, or the window of it."""
         check_window(start, stop)
         steps, _ = self.shape(clip_id)
         end = steps if stop is None else min(stop, steps)
@@ -89,17 +75,9 @@ class ConcatFeatures(WrappedFeatures):
         return [clip_id for clip_id in asked if clip_id in missing]
 
     def preflight(
-        self,
-        expected_steps: Mapping[str, float],
-        *,
-        tolerance: float = LENGTH_TOLERANCE_STEPS,
+        self, expected_steps: Mapping[str, float], *, tolerance: float = TOLERANCE_STEPS
     ) -> None:
-        """Check every clip of every source and their alignment, list all faults.
-
-        :param expected_steps: clip uid -> duration x features a second.
-        :param tolerance: accepted difference between steps found and expected.
-        :raises FeatureError: a source has faults, or sources cannot be aligned.
-        """
+        """Check all sources and their alignment; see :meth:`FeatureStore.preflight`."""
         self._shapes.clear()
         faults = [
             f"{fault} (source {i + 1} of {len(self.sources)})"
@@ -108,7 +86,7 @@ class ConcatFeatures(WrappedFeatures):
         ]
         for clip_id in expected_steps:
             with suppress(FeatureError):  # listed by the source's own preflight
-                faults += self._misalignment(clip_id, self._source_shapes(clip_id))
+                faults += self._misalignment(clip_id)
         if faults:
             raise self._fault(*faults)
 
@@ -116,14 +94,12 @@ class ConcatFeatures(WrappedFeatures):
         """Every source's place."""
         return " and ".join(source.locate(clip_id) for source in self.sources)
 
-    def _source_shapes(self, clip_id: str) -> list[tuple[int, int]]:
-        return [source.shape(clip_id) for source in self.sources]
-
-    def _misalignment(
-        self, clip_id: str, shapes: Sequence[tuple[int, int]]
-    ) -> list[str]:
-        steps = [count for count, _ in shapes]
+    def _misalignment(self, clip_id: str) -> list[str]:
+        """What keeps a clip's sources from one shape, which is kept otherwise."""
+        shapes = (source.shape(clip_id) for source in self.sources)
+        steps, widths = zip(*shapes, strict=True)
         if max(steps) - min(steps) <= self.tolerance:
+            self._shapes[clip_id] = min(steps), sum(widths)
             return []
         found = " and ".join(
             f"{count} steps in {source.locate(clip_id)}"
@@ -132,4 +108,8 @@ class ConcatFeatures(WrappedFeatures):
         return [f"{clip_id}: cannot be aligned within {self.tolerance} steps: {found}"]
 
     def _fault(self, *faults: str) -> FeatureError:
-        return FeatureError(f"{len(self.sources)} sources", faults, _HINT)
+        hint = (
+            "sources must be extracted at one rate; resize each to one grid if their "
+            "rates differ, or raise the tolerance"
+        )
+        return FeatureError(f"{len(self.sources)} sources", faults, hint)

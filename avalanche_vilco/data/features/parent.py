@@ -10,7 +10,7 @@ from torch import Tensor
 
 from avalanche_vilco.core.errors import FeatureError
 from avalanche_vilco.data.features.store import (
-    LENGTH_TOLERANCE_STEPS,
+    TOLERANCE_STEPS,
     FeatureStore,
     check_window,
     faults_of,
@@ -66,13 +66,16 @@ class ParentFeatures(WrappedFeatures):
         super().__init__(videos)
         self.cuts = {clip_id: ParentCut(*cut) for clip_id, cut in cuts.items()}
         for clip_id, cut in self.cuts.items():
-            _check_cut(clip_id, cut)
+            numbers = (cut.start_sec, cut.end_sec, cut.features_per_sec)
+            is_sound = all(map(math.isfinite, numbers)) and cut.features_per_sec > 0
+            if not (is_sound and 0 <= cut.start_sec < cut.end_sec):
+                raise ValueError(
+                    f"clip {clip_id}: expected 0 <= start_sec < end_sec and a positive "
+                    f"rate but got {cut}"
+                )
 
     def shape(self, clip_id: str) -> tuple[int, int]:
-        """Steps and channels of a clip, (T, C).
-
-        :raises FeatureError: the video is missing, damaged or ends before the clip.
-        """
+        """Steps and channels of a clip, (T, C)."""
         cut = self._cut(clip_id)
         steps, channels = self.store.shape(cut.video_id)
         if cut.first >= steps:
@@ -82,11 +85,7 @@ class ParentFeatures(WrappedFeatures):
         return min(cut.stop, steps) - cut.first, channels
 
     def read(self, clip_id: str, start: int = 0, stop: int | None = None) -> Tensor:
-        """Features of a clip, (T, C) float32, or the window of it.
-
-        :raises FeatureError: the video is missing, damaged, non-finite or ends
-            before the clip.
-        """
+        """Features of a clip, (T, C) float32, or the window of it."""
         check_window(start, stop)
         cut = self._cut(clip_id)
         end = cut.stop if stop is None else min(cut.first + stop, cut.stop)
@@ -106,18 +105,9 @@ class ParentFeatures(WrappedFeatures):
         ]
 
     def preflight(
-        self,
-        expected_steps: Mapping[str, float],
-        *,
-        tolerance: float = LENGTH_TOLERANCE_STEPS,
+        self, expected_steps: Mapping[str, float], *, tolerance: float = TOLERANCE_STEPS
     ) -> None:
-        """Check every clip's video before training and list all faults at once.
-
-        :param expected_steps: clip uid -> duration x features a second.
-        :param tolerance: accepted difference between steps found and expected.
-        :raises FeatureError: a video is missing, damaged, of another width or ends
-            before its clip, or a cut has not the clip's length.
-        """
+        """Check videos and cuts; see :meth:`FeatureStore.preflight`."""
         faults: list[str] = []
         lengths: dict[str, int] = {}
         for clip_id, expected in expected_steps.items():
@@ -161,21 +151,9 @@ class ParentFeatures(WrappedFeatures):
         return f"{clip_id}: {self.store.locate(self.cuts[clip_id].video_id)}"
 
 
-_HINT = (
-    "extract or copy these files again, or compare parent_start_sec, parent_end_sec "
-    "and fps of the annotation with the video"
-)
-
-
 def _fault(*faults: str) -> FeatureError:
-    return FeatureError("parent videos", faults, _HINT)
-
-
-def _check_cut(clip_id: str, cut: ParentCut) -> None:
-    numbers = (cut.start_sec, cut.end_sec, cut.features_per_sec)
-    is_sound = all(map(math.isfinite, numbers)) and cut.features_per_sec > 0
-    if not (is_sound and 0 <= cut.start_sec < cut.end_sec):
-        raise ValueError(
-            f"clip {clip_id}: expected 0 <= start_sec < end_sec and a positive rate "
-            f"but got {cut}"
-        )
+    hint = (
+        "extract or copy these files again, or compare parent_start_sec, "
+        "parent_end_sec and fps of the annotation with the video"
+    )
+    return FeatureError("parent videos", faults, hint)

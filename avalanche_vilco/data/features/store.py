@@ -21,7 +21,7 @@ from avalanche_vilco.core.handles import PerProcess
 
 T = TypeVar("T")
 
-LENGTH_TOLERANCE_STEPS = 2
+TOLERANCE_STEPS = 2
 """Extraction tools add or drop a step at the end; more is another clip's file."""
 
 _BLOCK_BYTES = 2**21
@@ -60,10 +60,7 @@ class FeatureStore(Protocol):
         """Clips of which the store has nothing, in the order asked."""
 
     def preflight(
-        self,
-        expected_steps: Mapping[str, float],
-        *,
-        tolerance: float = LENGTH_TOLERANCE_STEPS,
+        self, expected_steps: Mapping[str, float], *, tolerance: float = TOLERANCE_STEPS
     ) -> None:
         """Check every clip before training and list all faults at once.
 
@@ -165,34 +162,28 @@ class StoredFeatures(FeatureStore, ABC):
         return 1.0
 
     def shape(self, clip_id: str) -> tuple[int, int]:
-        """Steps and channels of a clip, (T, C).
-
-        :raises FeatureError: missing, damaged or not a (T, C) floating tensor.
-        """
+        """Steps and channels of a clip, (T, C)."""
         header = self._checked_header(clip_id)
-        problem = _malformed(header)
-        if problem:
+        if problem := _malformed(header):
             raise self._fault(f"{clip_id}: {self.locate(clip_id)}: {problem}")
         steps, channels = header.shape
         return steps, channels
 
     def read(self, clip_id: str, start: int = 0, stop: int | None = None) -> Tensor:
-        """Features of a clip, (T, C) float32, or the window of it.
-
-        :raises FeatureError: missing, damaged, or holding NaN or infinity.
-        """
+        """Features of a clip, (T, C) float32, or the window of it."""
         check_window(start, stop)
         with self._named(clip_id):
             stored = self._stored(clip_id)
             if stored.ndim == 1 and self.is_vector_one_step:
                 stored = stored[None]
-            problem = _malformed(Header.of(stored))
-            if problem:
+            if problem := _malformed(Header.of(stored)):
                 raise ValueError(problem)
             window = stored[start:stop]
             checked = self._checked_steps(clip_id)
             if checked is not None and 0 not in checked[start:stop]:
-                return _copy_window(window)
+                features = torch.empty((*window.shape,), dtype=torch.float32)
+                _copy(features, window)
+                return features
             features, is_finite = _copy_and_check(window)
         if not is_finite:
             name = Path(self.locate(clip_id)).name
@@ -202,16 +193,19 @@ class StoredFeatures(FeatureStore, ABC):
         return features
 
     def preflight(
-        self,
-        expected_steps: Mapping[str, float],
-        *,
-        tolerance: float = LENGTH_TOLERANCE_STEPS,
+        self, expected_steps: Mapping[str, float], *, tolerance: float = TOLERANCE_STEPS
     ) -> None:
         """Check every clip's header; see :meth:`FeatureStore.preflight`."""
         self.check_source()
         headers, faults = gathered(self._checked_header, expected_steps)
         expected = {i: expected_steps[i] * self.time_scale(i) for i in headers}
-        self._width = self._width or _common_width(headers, expected, tolerance)
+        if not self._width:
+            # The width that most well-formed files have.
+            shapes = {i: h.shape for i, h in headers.items() if len(h.shape) == 2}
+            fits = [
+                s for i, s in shapes.items() if abs(s[0] - expected[i]) <= tolerance
+            ]
+            self._width = most_common(width for _, width in fits or shapes.values())
         for clip_id, header in headers.items():
             steps = expected[clip_id]
             problem = _shape_problem(header, steps, self._width, tolerance)
@@ -328,13 +322,6 @@ def faults_of(
     return []
 
 
-def _copy_window(window: Tensor | np.ndarray) -> Tensor:
-    """Steps as float32."""
-    features = torch.empty((*window.shape,), dtype=torch.float32)
-    _copy(features, window)
-    return features
-
-
 def _copy_and_check(window: Tensor | np.ndarray) -> tuple[Tensor, bool]:
     """Steps as float32, copied block by block, and whether all are finite."""
     features = torch.empty((*window.shape,), dtype=torch.float32)
@@ -360,15 +347,6 @@ def _copy(target: Tensor, source: Tensor | np.ndarray) -> None:
             target.numpy()[...] = source
 
 
-def _common_width(
-    headers: Mapping[str, Header], expected: Mapping[str, float], tolerance: float
-) -> int | None:
-    """The width that most well-formed files have."""
-    shapes = {i: h.shape for i, h in headers.items() if len(h.shape) == 2}
-    fitting = [s for i, s in shapes.items() if abs(s[0] - expected[i]) <= tolerance]
-    return most_common(width for _, width in fitting or shapes.values())
-
-
 def most_common(numbers: Iterable[int]) -> int | None:
     """The number that occurs most often, of several the smallest."""
     counts = Counter(sorted(numbers))
@@ -388,11 +366,9 @@ def _malformed(header: Header) -> str | None:
 def _shape_problem(
     header: Header, expected: float, width: int | None, tolerance: float
 ) -> str | None:
-    malformed = _malformed(header)
-    if malformed:
+    if malformed := _malformed(header):
         return malformed
-    shape = header.shape
-    steps, channels = shape
+    steps, channels = shape = header.shape
     if abs(steps - expected) > tolerance and abs(channels - expected) <= tolerance:
         return f"transposed: expected (T, C) = ({expected:.0f}, {width}), got {shape}"
     if channels != width:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from avalanche_vilco.core.cache import TensorCache
 from avalanche_vilco.data.features.store import (
-    LENGTH_TOLERANCE_STEPS,
+    TOLERANCE_STEPS,
     FeatureStore,
     check_window,
 )
@@ -46,10 +46,7 @@ class WrappedFeatures(FeatureStore):
         return self.store.missing(clip_ids)
 
     def preflight(
-        self,
-        expected_steps: Mapping[str, float],
-        *,
-        tolerance: float = LENGTH_TOLERANCE_STEPS,
+        self, expected_steps: Mapping[str, float], *, tolerance: float = TOLERANCE_STEPS
     ) -> None:
         """Check the features as extracted; see :meth:`FeatureStore.preflight`."""
         self.store.preflight(expected_steps, tolerance=tolerance)
@@ -164,10 +161,7 @@ class GridFeatures(WrappedFeatures):
         return resized if is_whole else resized[start:stop].clone()
 
     def preflight(
-        self,
-        expected_steps: Mapping[str, float],
-        *,
-        tolerance: float = LENGTH_TOLERANCE_STEPS,
+        self, expected_steps: Mapping[str, float], *, tolerance: float = TOLERANCE_STEPS
     ) -> None:
         """Check the features as extracted; see :meth:`FeatureStore.preflight`."""
         self.store.preflight(expected_steps, tolerance=tolerance)

@@ -78,8 +78,7 @@ class VideoInfo:
     @property
     def times_sec(self) -> NDArray[np.float64]:
         """(n,) seconds from the first frame to each."""
-        times: NDArray[np.float64] = (self.pts - self.pts[0]) * float(self.time_base)
-        return times
+        return np.asarray((self.pts - self.pts[0]) * float(self.time_base))
 
     @property
     def fps(self) -> float:
@@ -117,7 +116,11 @@ def probe_video(path: Path | str) -> VideoInfo:
     :raises FileNotFoundError: no such file.
     :raises VideoError: empty, no video, or it holds fewer frames than its header says.
     """
-    path = _existing(path)
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(f"no video at {path}")
+    if not path.stat().st_size:
+        raise VideoError(path, "the file is empty", hint=_COPY_HINT)
     av = _import_av()
     try:
         with av.open(str(path)) as container:
@@ -179,7 +182,6 @@ def write_video(
     *,
     crf: int = 18,
     key_frame_every: int = 30,
-    b_frames: int = 3,
     options: Mapping[str, str] | None = None,
 ) -> None:
     """Write frames as h264: equal frames give equal files with one version of PyAV.
@@ -189,7 +191,6 @@ def write_video(
     :param fps: frames a second.
     :param crf: quality, 0 (lossless for the encoder) to 51.
     :param key_frame_every: most frames from one key frame to the next.
-    :param b_frames: most frames in a row that lean on later ones.
     :param options: further options of the container or of libx264.
     :raises ValueError: no frame, or sizes that h264 does not take.
     """
@@ -209,7 +210,7 @@ def write_video(
                     "preset": "veryfast",
                     "crf": str(crf),
                     "g": str(key_frame_every),
-                    "bf": str(b_frames),
+                    "bf": "3",
                     **(options or {}),
                 }
             image = av.VideoFrame.from_ndarray(frame, format="rgb24")
@@ -333,15 +334,6 @@ class _OpenVideos(LRUCache):
 
 
 # --- Listing --------------------------------------------------------------------------
-
-
-def _existing(path: Path | str) -> Path:
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise FileNotFoundError(f"no video at {path}")
-    if not path.stat().st_size:
-        raise VideoError(path, "the file is empty", hint=_COPY_HINT)
-    return path
 
 
 def _import_av() -> ModuleType:
@@ -521,16 +513,13 @@ class _PyAVReader(VideoReader):
                 return decoded
         # Frames that lean on an earlier group of pictures need an earlier start.
         for start in reversed(starts[-_STARTS_TRIED:]):
-            self._seek(start)
+            offset = int(self.info.pts[start])
+            self._container.seek(offset, stream=self._stream, backward=True)
+            self._ahead, self._next = self._container.decode(self._stream), start
             decoded = self._advance(frame)
             if decoded is not None:
                 return decoded
         raise self._failed(frame, "it does not come out of the decoder")
-
-    def _seek(self, start: int) -> None:
-        offset = int(self.info.pts[start])
-        self._container.seek(offset, stream=self._stream, backward=True)
-        self._ahead, self._next = self._container.decode(self._stream), start
 
     def _advance(self, frame: int) -> Any:
         """The frame, or None if the decoder is past it."""

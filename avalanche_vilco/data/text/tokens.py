@@ -101,9 +101,8 @@ def _load_table(path: Path) -> tuple[dict[str, Tensor], list[DataError]]:
     try:
         return load_file(path), []
     except (SafetensorError, OSError) as error:
-        hint = "write or copy it again"
         problem = f"not a safetensors file: {error}"
-        return {}, [DataError(path, problem, hint=hint)]
+        return {}, [DataError(path, problem, hint="write or copy it again")]
 
 
 def _merge_clips(
@@ -123,7 +122,10 @@ def _merge_clips(
             value = entries[label]
             earlier = first.setdefault(label, path)
             if _disagree(merged.setdefault(label, value), value):
-                faults.append(_disagreement(path, label, earlier))
+                problem = f"differs from {earlier.name} by more than {AGREEMENT} or in "
+                hint = "a label has one text: write both files with one text encoder"
+                problem += "its shape"
+                faults.append(DataError(path, problem, record=label, hint=hint))
     if not files:
         hint = "expected <clip_uid>.pt, each a dict of label -> (L, C)"
         faults.append(DataError(folder, "the folder holds no .pt file", hint=hint))
@@ -146,10 +148,7 @@ def _clip_entries(path: Path) -> dict[str, Tensor]:
 
 
 def _load_pt(path: Path) -> Any:
-    """What a torch file of text holds: tensors, strings, dicts.
-
-    :raises DataError: too large, damaged, or it holds other objects.
-    """
+    """What a torch file of text holds: tensors, strings, dicts."""
     size = path.stat().st_size
     if size > MAX_TEXT_FILE_BYTES:
         problem = f"expected at most {MAX_TEXT_FILE_BYTES} bytes but got {size}"
@@ -178,19 +177,8 @@ def _disagree(one: Tensor, other: Tensor) -> bool:
     return bool((difference > AGREEMENT).any())
 
 
-def _disagreement(path: Path, label: str, earlier: Path) -> DataError:
-    problem = f"differs from {earlier.name} by more than {AGREEMENT} or in its shape"
-    hint = "a label has one text: write both files with one text encoder"
-    return DataError(path, problem, record=label, hint=hint)
-
-
 def _as_tokens(path: Path, record: str, stored: Tensor) -> Tensor:
-    """Token features, (L, C) float32; a 1-D entry is one token.
-
-    :param path: their file, for messages.
-    :param record: their query or label, for messages.
-    :raises DataError: another shape, or not finite.
-    """
+    """Token features, (L, C) float32; a 1-D entry is one token."""
     tokens = stored.detach().float()
     tokens = tokens[None] if tokens.ndim == 1 else tokens
     if tokens.ndim != 2 or 0 in tokens.shape:
@@ -207,13 +195,10 @@ def _width_faults(path: Path, tokens: Mapping[str, Tensor]) -> list[DataError]:
     widths = {label: value.shape[1] for label, value in tokens.items()}
     found = list(widths.values())
     expected = max(found, key=found.count, default=0)
+    hint = "write all entries with one text encoder"
+    problem = f"expected {expected} channels but got "
     return [
-        DataError(
-            path,
-            f"expected {expected} channels but got {width}",
-            record=label,
-            hint="write all entries with one text encoder",
-        )
+        DataError(path, f"{problem}{width}", record=label, hint=hint)
         for label, width in widths.items()
         if width != expected
     ]
@@ -241,15 +226,18 @@ class QueryTokens:
 
     :param path: as :func:`~avalanche_vilco.data.features.open_tokens` takes it: a
         safetensors file, a folder of ``<query_id>.pt``, or the public LMDB.
-    :param width: channels C that every entry must have; ``None``: as the first has.
     :raises FileNotFoundError: no such file or folder.
-    :raises DataError: the file is damaged, or ``width`` is asked of a store without a
-        sound entry.
+    :raises DataError: the file or its first entry, which says the width, is damaged, or
+        there is none.
     """
 
-    def __init__(self, path: Path | str, width: int | None = None) -> None:
+    def __init__(self, path: Path | str) -> None:
         self._store = open_tokens(path)
-        self.width = self._first_width() if width is None else width
+        first = min(self._store.ids(), default=None)
+        if first is None:
+            hint = "is it the right one?"
+            raise DataError(self._store.source, "holds no query text", hint=hint)
+        self.width = int(self._store.read(first).shape[1])
 
     def read(self, query_id: str) -> Tensor:
         """Token features of a query.
@@ -267,13 +255,6 @@ class QueryTokens:
     def missing(self, query_ids: Iterable[str]) -> list[str]:
         """Query ids without an entry, in the order given."""
         return self._store.missing(query_ids)
-
-    def _first_width(self) -> int:
-        first = min(self._store.ids(), default=None)
-        if first is None:
-            hint = "is it the right one?"
-            raise DataError(self._store.source, "holds no query text", hint=hint)
-        return int(self._store.read(first).shape[1])
 
 
 class JoinedTokens:

@@ -243,7 +243,7 @@ def query_tokens(request, tmp_path):
             path.mkdir()
             for query_id, value in entries.items():
                 torch.save(value, path / f"{query_id}.pt")
-        return QueryTokens(path, width=256)
+        return QueryTokens(path)
 
     return build
 
@@ -277,12 +277,12 @@ def test_query_id_never_leaves_the_folder(query_tokens, tmp_path):
 
 def test_absent_or_damaged_query_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nothing"):
-        QueryTokens(tmp_path / "nothing", width=8)
+        QueryTokens(tmp_path / "nothing")
     (tmp_path / "damaged.safetensors").write_bytes(b"text")
     with pytest.raises(
         DataError, match=r"damaged\.safetensors: is damaged, truncated or no"
     ):
-        QueryTokens(tmp_path / "damaged.safetensors", width=8)
+        QueryTokens(tmp_path / "damaged.safetensors")
 
 
 def test_query_file_that_holds_no_tensor_is_named(tmp_path):
@@ -290,4 +290,4 @@ def test_query_file_that_holds_no_tensor_is_named(tmp_path):
     with pytest.raises(
         DataError, match=r"q: q\.pt .* expected one dense tensor but got a dict"
     ):
-        QueryTokens(folder, width=8).read("q")
+        QueryTokens(folder).read("q")
