@@ -381,14 +381,13 @@ def _check_known(
     }
     count = sum(map(len, unknown.values()))
     if count:
-        lines = [f"  {name}: {_listed(ids)}" for name, ids in unknown.items() if ids]
-        problem = f"{count} {rules.noun} are not in the annotations:\n"
-        raise DataError(file, problem + "\n".join(lines), field="streams")
-
-
-def _listed(ids: Sequence[str]) -> str:
-    more = len(ids) - _LISTED
-    return ", ".join(ids[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+        problem = f"{count} {rules.noun} are not in the annotations:"
+        for name, ids in unknown.items():
+            if ids:
+                more = len(ids) - _LISTED
+                problem += f"\n  {name}: {', '.join(ids[:_LISTED])}"
+                problem += f" and {more} more" if more > 0 else ""
+        raise DataError(file, problem, field="streams")
 
 
 def _check_items(split: Split, file: Path | str, subsets: Mapping[str, str]) -> None:

@@ -172,10 +172,10 @@ def query_streams(
     """
     streams: dict[str, list[QueryExperience]] = {}
     for name, data in datasets.items():
-        starts = accumulate(sizes[name], initial=0)
+        ends = accumulate(sizes[name])
         streams[name] = []
-        for e, (start, size) in enumerate(zip(starts, sizes[name], strict=False)):
-            indices = range(start, start + size)
+        for e, (end, size) in enumerate(zip(ends, sizes[name], strict=True)):
+            indices = range(end - size, end)
             task_label = e if return_task_id else 0
             dataset = experience_dataset(
                 data,

@@ -147,10 +147,6 @@ class BackboneCache:
     """Computes it: ``fill(scenario, backbone, device, streams, progress, echo)``."""
 
 
-def _no_arguments(scenario: Any) -> Mapping[str, Any]:
-    return {}
-
-
 def feature_widths(scenario: Any) -> Mapping[str, int]:
     """Widths of video features and of token features, for a localiser of windows.
 
@@ -178,7 +174,7 @@ class Benchmark:
     models: Mapping[str, Callable[..., nn.Module]]
     """Builders by name. A model maps inputs to one tensor, and has
     ``decode(output, targets)``, whose result the metrics take."""
-    model_arguments: Callable[[Any], Mapping[str, Any]] = _no_arguments
+    model_arguments: Callable[[Any], Mapping[str, Any]] = lambda scenario: {}
     """What a builder takes of a scenario."""
     has_class_outputs: bool = True
     """Whether each class has an output channel; queries that are inputs share one."""

@@ -149,7 +149,12 @@ def moment_annotations(
     if not names and not faults:
         hint = "a test file cannot be trained on"
         raise DataError(files[0][0], "no clip has an annotation", hint=hint)
-    _note_shared_parents(clips, report.stage("annotations", "clips"))
+    train, val = (
+        {clip.video_id for clip in clips if clip.subset == subset}
+        for subset in ("train", "val")
+    )
+    reason = "parent videos have clips in both train and val"
+    report.stage("annotations", "clips").note(reason, len(train & val))
     names = dict(sorted(names.items()))
     return MomentAnnotations(tuple(clips), names, report, label_id_source)
 
@@ -292,11 +297,3 @@ def _is_duplicate(earlier: Iterable[WindowRecord], window: WindowRecord) -> bool
         and abs(other.segment[1] - window.segment[1]) <= DUPLICATE_TOLERANCE_SEC
         for other in earlier
     )
-
-
-def _note_shared_parents(clips: Iterable[MomentClip], tally: Tally) -> None:
-    parents: dict[str, set[str]] = {name: set() for name in SUBSETS}
-    for clip in clips:
-        parents[clip.subset].add(clip.video_id)
-    shared = len(parents["train"] & parents["val"])
-    tally.note("parent videos have clips in both train and val", shared)

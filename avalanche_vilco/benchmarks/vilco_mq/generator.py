@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta
-from torch import Tensor
 
 from avalanche_vilco.benchmarks.items import Item, drop_clips
 from avalanche_vilco.benchmarks.manifest import (
@@ -229,13 +228,17 @@ def _scenario(
     sources: MQSources,
     return_task_id: bool,
 ) -> QueryIncrementalScenario:
-    text = files.query_text.name if files.query_text else "hashed words"
+    names = files.annotations.label_names.values()
+    if files.query_text is None:
+        text, tokens = "hashed words", hashed_query_text(names)
+    else:
+        text, tokens = files.query_text.name, read_query_text(files.query_text, names)
     deviations = ["clip_label_text"] if sources.clip_label_text else []
     scenario = query_scenario(
         split,
         manifest,
         datasets,
-        tokens=_tokens(files).__getitem__,
+        tokens=tokens.__getitem__,
         class_indices=lambda sample: sorted(set(sample.class_indices.tolist())),
         return_task_id=return_task_id,
         info={
@@ -252,11 +255,3 @@ def _scenario(
         for experience in chain(*scenario.streams.values()):
             experience.shown_queries = scenario.queries
     return scenario
-
-
-def _tokens(files: MomentFiles) -> Mapping[str, Tensor]:
-    """Token features of each category's name."""
-    names = files.annotations.label_names.values()
-    if files.query_text is None:
-        return hashed_query_text(names)
-    return read_query_text(files.query_text, names)

@@ -186,8 +186,10 @@ def read_moments(
     if not n_labels:
         problem = f"no ground truth in subset {subset!r}"
         asked.fail(problem, hint="name another subset")
-    if reference is None:
-        _check_known(results, known, given)
+    unknown = [uid for uid in results if uid not in known]
+    if unknown and reference is None:
+        problem = f"{len(unknown)} of {len(results)} clips are not in the annotations"
+        given.fail(problem, record=unknown[0], hint=OTHER_ANNOTATIONS)
     answers = {
         uid: _scored_windows(items, uid, given, labels)
         for uid, items in results.items()
@@ -259,13 +261,6 @@ def _scored_windows(
         label = labels.number(answer.label, given, uid, f"[{i}]")
         windows.append((*numbers, label))
     return windows
-
-
-def _check_known(results: Mapping[str, Any], known: set[str], given: Document) -> None:
-    unknown = [uid for uid in results if uid not in known]
-    if unknown:
-        problem = f"{len(unknown)} of {len(results)} clips are not in the annotations"
-        given.fail(problem, record=unknown[0], hint=OTHER_ANNOTATIONS)
 
 
 def _notes(

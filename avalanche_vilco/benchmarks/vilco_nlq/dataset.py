@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -152,7 +152,10 @@ def open_query_tokens(
         raise ValueError("expected query_text or text_model but got both")
     texts = {query.query_id: query.text for query in queries}
     if text_model is not None:
-        return TextTokens(texts, _clip_tokens(texts, text_model, cache))
+        from avalanche_vilco.data.text.clip_text import clip_query_text
+
+        features = clip_query_text(texts.values(), text_model, prompt="{}", cache=cache)
+        return TextTokens(texts, features)
     if source is None:
         return HashedTokens(texts)
     paths = [source] if isinstance(source, (str, Path)) else list(source)
@@ -165,11 +168,3 @@ def open_query_tokens(
         names = ", ".join(str(path) for path in paths)
         raise DataError(names, problem + ", ".join(missing[:10]), hint=hint)
     return tokens
-
-
-def _clip_tokens(
-    texts: Mapping[str, str], folder: Path | str, cache: Path | str | None
-) -> Mapping[str, torch.Tensor]:
-    from avalanche_vilco.data.text.clip_text import clip_query_text
-
-    return clip_query_text(texts.values(), folder, prompt="{}", cache=cache)

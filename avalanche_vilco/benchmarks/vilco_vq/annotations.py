@@ -240,18 +240,17 @@ def _read(files: Mapping[str, Path | str]) -> VisualAnnotations:
     paths = {subset: Path(path).expanduser() for subset, path in files.items()}
     report = DataReport()
     reader = _Reader(report)
-    official = [_official(path, subset, report) for subset, path in paths.items()]
+    official = []
+    for subset, path in paths.items():
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"no {subset} annotations of visual queries at {path}; {FETCH_HINT}"
+            )
+        file = read_official_file(path, subset, report, hint=_LAYOUT_HINT)
+        official.append(file)
     check_versions(official)
     queries = [query for file in official for query in reader.queries_of(file)]
     return VisualAnnotations(reader.clips_of(queries), tuple(queries), paths, report)
-
-
-def _official(path: Path, subset: str, report: DataReport) -> OfficialFile:
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"no {subset} annotations of visual queries at {path}; {FETCH_HINT}"
-        )
-    return read_official_file(path, subset, report, hint=_LAYOUT_HINT)
 
 
 class _Unusable(Exception):

@@ -98,22 +98,18 @@ class Look:
         return f"{self.palette} {self.texture} {self.shape}"
 
 
-def _looks() -> tuple[Look, ...]:
-    """Each scene has each palette once, and each texture with another one."""
-    textures, shapes = list(TEXTURES), list(SHAPES)
-    return tuple(
-        Look(
-            palette,
-            textures[(p + scene) % len(textures)],
-            shapes[(p + 2 * scene + p // 4) % len(shapes)],
-            scene,
-        )
-        for scene in range(N_SCENES)
-        for p, palette in enumerate(PALETTES)
+_TEXTURE_NAMES, _SHAPE_NAMES = list(TEXTURES), list(SHAPES)
+# Each scene has each palette once, and each texture with another one.
+_LOOKS = tuple(
+    Look(
+        palette,
+        _TEXTURE_NAMES[(p + scene) % len(_TEXTURE_NAMES)],
+        _SHAPE_NAMES[(p + 2 * scene + p // 4) % len(_SHAPE_NAMES)],
+        scene,
     )
-
-
-_LOOKS = _looks()
+    for scene in range(N_SCENES)
+    for p, palette in enumerate(PALETTES)
+)
 MINI_VQ_TITLES: tuple[str, ...] = tuple(look.title for look in _LOOKS)
 """Titles, those of one scene after those of the other."""
 
