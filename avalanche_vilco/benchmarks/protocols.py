@@ -63,10 +63,10 @@ class Protocol:
     """How records are read, and items divided over experiences and streams."""
 
     name: str
-    version: str
+    version: str = "1"
     """Changes with what the streams hold; travels into results and manifests."""
     place: Place
-    shares_clips: bool
+    shares_clips: bool = False
     """Whether a clip may be in several experiences."""
     reads_raw: bool = False
     """Whether windows and texts stay as in the file, which is what public code sees."""

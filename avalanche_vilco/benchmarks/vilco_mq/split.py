@@ -74,18 +74,12 @@ def _lost_as_public(
 MQ_PROTOCOLS = protocol_table(
     Protocol(
         name="exclusive",
-        version="1",
         place=place_exclusively(assign_clips),
-        shares_clips=False,
     ),
-    Protocol(
-        name="shared_clips", version="1", place=place_by_category, shares_clips=True
-    ),
+    Protocol(name="shared_clips", place=place_by_category, shares_clips=True),
     Protocol(
         name="reference",
-        version="1",
         place=_place_as_public,
-        shares_clips=False,
         reads_raw=True,
         splits_before_dropping=True,
         # The public code selects on its evaluation split and holds nothing out.

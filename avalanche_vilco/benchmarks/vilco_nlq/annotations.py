@@ -156,10 +156,7 @@ class _Raw:
 
 
 def read_language_queries(
-    files: Mapping[str, Path | str],
-    *,
-    raw_windows: bool = False,
-    strip_prefixes: bool = True,
+    files: Mapping[str, Path | str], *, is_raw: bool = False
 ) -> LanguageAnnotations:
     """Read and validate annotated files of natural-language queries.
 
@@ -170,10 +167,9 @@ def read_language_queries(
 
     :param files: subset (``"train"``, ``"val"``) -> ``.json`` (official) or ``.jsonl``
         (flattened) file.
-    :param raw_windows: leave windows that overhang or lie behind the clip's end as they
-        are.
-    :param strip_prefixes: take prefixes such as "Query Text:" and surplus blanks from
-        questions; public code does not.
+    :param is_raw: leave, as public code does, windows that overhang or lie behind the
+        clip's end as they are, and prefixes such as "Query Text:" and surplus blanks
+        in questions.
     :raises FileNotFoundError: a file is absent.
     :raises ValueError: no such subset.
     :raises DataError: not JSON, truncated, or a record breaks the schema (wrong type,
@@ -191,7 +187,7 @@ def read_language_queries(
     if official:
         # The test file has a version of its own, also in version 2.
         check_versions(official)
-    reader = _Reader(report, raw_windows, strip_prefixes)
+    reader = _Reader(report, is_raw)
     queries = [query for read in raw.values() for query in reader.checked(read)]
     return LanguageAnnotations(
         reader.clips_of(queries),
@@ -217,7 +213,7 @@ def read_unlabelled_queries(path: Path | str) -> LanguageAnnotations:
     """
     path, report = Path(path).expanduser(), DataReport()
     raw = _read(path, "test", report, [])
-    reader = _Reader(report, False, True)
+    reader = _Reader(report, is_raw=False)
     queries = list(reader.checked(raw))
     paths = {"test": path}
     return LanguageAnnotations(reader.clips_of(queries), tuple(queries), paths, report)
@@ -394,14 +390,11 @@ def plain_question(text: str) -> tuple[str, bool]:
 class _Reader:
     """Turns what was read into records, and counts."""
 
-    def __init__(
-        self, report: DataReport, raw_windows: bool, strip_prefixes: bool
-    ) -> None:
+    def __init__(self, report: DataReport, is_raw: bool) -> None:
         self.queries = report.stage(_STAGE, "queries")
         self.windows = report.stage(_STAGE, "windows")
         self.clips = report.stage(_STAGE, "clips")
-        self._is_raw = raw_windows
-        self._strips = strip_prefixes
+        self._is_raw = is_raw
         self._ids: set[str] = set()
         self._clips: dict[str, QueryClip] = {}
 
@@ -440,7 +433,7 @@ class _Reader:
 
     def _text(self, one: _Raw) -> str:
         raw = one.query.text
-        if not self._strips:
+        if self._is_raw:
             return raw if raw.strip() else ""
         text, had_prefix = plain_question(raw)
         if text:

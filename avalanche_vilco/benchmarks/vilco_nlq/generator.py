@@ -58,8 +58,6 @@ from avalanche_vilco.benchmarks.vilco_nlq.templates import NLQ_TEMPLATES, templa
 from avalanche_vilco.data.features import FeatureStore
 from avalanche_vilco.data.moments import MomentClip
 
-_BOTH_FILES = "train and val files"
-
 
 def vilco_nlq(
     dataset_root: Path | str | None = None,
@@ -242,7 +240,8 @@ def _scenario(
     read, train = files.annotations, datasets["train"]
     # A template has no text of its own: each question brings its tokens.
     no_tokens = torch.zeros(0, train.tokens.width)
-    is_known, is_small = not read.subsets_without_videos, sources.small_data
+    parents = "clips stand in" if read.subsets_without_videos else "known"
+    mode = "val file split by video" if sources.small_data else "train and val files"
     return query_scenario(
         split,
         manifest,
@@ -253,9 +252,9 @@ def _scenario(
         info={
             "data": files.root.description,
             "templates": templates,
-            "parent_videos": "known" if is_known else "clips stand in",
+            "parent_videos": parents,
             "query_text": files.text_name,
-            "data_mode": "val file split by video" if is_small else _BOTH_FILES,
+            "data_mode": mode,
             "untemplated": sources.untemplated,
             "feature_dim": train.store.width,
             "text_dim": train.tokens.width,

@@ -13,7 +13,6 @@ from avalanche_vilco.benchmarks.protocols import Protocol
 from avalanche_vilco.benchmarks.sources import (
     AnnotationSource,
     DataFiles,
-    DataRoot,
     FeatureSources,
     annotation_files,
     find_root,
@@ -91,17 +90,10 @@ def read_question_files(
     hints = {"train": "; small_data=True makes do with val"}
     files = annotation_files(sources.annotations, root, names, find_nlq_files, hints)
     if protocol is None:
-        return _with_text(root, read_unlabelled_queries(files["test"]), sources)
-    read = read_language_queries(
-        files, raw_windows=protocol.reads_raw, strip_prefixes=not protocol.reads_raw
-    )
-    check_disjoint_parents(read.clips.values(), read.files["val"])
-    return _with_text(root, read, sources)
-
-
-def _with_text(
-    root: DataRoot, read: LanguageAnnotations, sources: NLQSources
-) -> QuestionFiles:
+        read = read_unlabelled_queries(files["test"])
+    else:
+        read = read_language_queries(files, is_raw=protocol.reads_raw)
+        check_disjoint_parents(read.clips.values(), files["val"])
     text = sources.query_text
     if text is None and sources.text_model is None and root.folder is not None:
         stored = root.folder / NLQ_TEXT_FILE

@@ -34,13 +34,11 @@ _APART = "no template, kept apart"
 NLQ_PROTOCOLS = protocol_table(
     Protocol(
         name="exclusive_queries",
-        version="1",
         place=place_by_category,
         shares_clips=True,
     ),
     Protocol(
         name="reference",
-        version="1",
         place=place_by_category,
         shares_clips=True,
         reads_raw=True,

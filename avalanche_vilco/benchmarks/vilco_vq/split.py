@@ -68,15 +68,12 @@ def _unlisted_queries(
 VQ_PROTOCOLS = protocol_table(
     Protocol(
         name="exclusive",
-        version="1",
         place=place_exclusively(_assign_clips),
-        shares_clips=False,
         valid_of_each=True,
         losses=_lost_queries,
     ),
     Protocol(
         name="shared_clips",
-        version="1",
         place=place_by_category,
         shares_clips=True,
         valid_of_each=True,
@@ -86,7 +83,6 @@ VQ_PROTOCOLS = protocol_table(
     # it gives another split each time, in which some clips are in two experiences.
     Protocol(
         name="reference",
-        version="1",
         place=place_by_category,
         shares_clips=True,
         valid_share=0.0,

@@ -200,7 +200,7 @@ def test_form_prefixes_are_taken_and_nothing_else(raw, plain):
 
 def test_text_may_be_left_as_in_the_file(tmp_path):
     asked = clip("a", question(query=" Query Text:Where?"), question(query="  "))
-    read = read_val(tmp_path, asked, strip_prefixes=False)
+    read = read_val(tmp_path, asked, is_raw=True)
     assert [query.text for query in read.queries] == [" Query Text:Where?"]
 
 
@@ -238,7 +238,7 @@ def test_overhanging_windows_are_clipped_or_left_raw(tmp_path):
     asked = clip("a", question(-1.0, 4.0), question(98.0, 100.5))
     windows = [q.window_sec for q in read_val(tmp_path, asked).queries]
     assert windows == [(0.0, 4.0), (98.0, 100.0)]
-    raw = read_val(tmp_path, asked, raw_windows=True)
+    raw = read_val(tmp_path, asked, is_raw=True)
     assert raw.queries[1].window_sec == (98.0, 100.5)
 
 
