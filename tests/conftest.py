@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
+from hypothesis import HealthCheck, settings
 
 # For processes that tests start; torch is not loaded yet.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# Examples share a test's fixtures, and a busy machine takes its time.
+settings.register_profile(
+    "ours", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("ours")
 
 Once = Callable[[str, Callable[[Path], Any]], Path]
 

@@ -59,9 +59,6 @@ def used_clip(case: Case) -> str:
     return case.build(case.root).datasets["test"].samples[0].clip.clip_id
 
 
-# Finding the data
-
-
 def test_missing_root_is_named(case: Case, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="embedded default") as caught:
         case.build(tmp_path / "nowhere")
@@ -97,9 +94,6 @@ def test_annotations_without_features_say_so(case: Case) -> None:
         case.build(sources={"annotations": case.root})
 
 
-# Sources
-
-
 def test_sources_are_a_mapping_or_a_dataclass(case: Case) -> None:
     given = {"features": case.root / "features", "missing": "drop"}
     scenarios = [
@@ -131,9 +125,6 @@ def test_sources_that_do_not_fit_are_refused(
     for build in (case.build, case.unlabelled):
         with pytest.raises(ValueError, match=problem):
             build(case.root, sources=sources)
-
-
-# Features
 
 
 def test_missing_features_are_listed_or_dropped_and_counted(case: Case) -> None:
@@ -185,9 +176,6 @@ def test_features_can_be_resized(case: Case) -> None:
     assert inputs["features"].shape == (64, case.width)
     seconds = data.samples[0].clip.duration_sec
     assert float(targets["features_per_sec"]) == pytest.approx(64 / seconds, rel=0.05)
-
-
-# Streams
 
 
 def test_same_arguments_give_the_same_streams_and_seeds_differ(case: Case) -> None:

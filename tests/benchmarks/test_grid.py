@@ -184,20 +184,3 @@ def test_row_that_needs_another_says_so(
     arguments = ["--tables", "2", "--rows", "replay_bytes_of_vilco"]
     assert grid.main([*arguments, "--output", str(tmp_path)]) == 1
     assert "needs the bytes of vilco, of which no run" in capsys.readouterr().err
-
-
-def test_language_queries_run_and_are_not_run_again(
-    nlq_root: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    script = Script("vilco_nlq", monkeypatch)
-    arguments = ["--data", "ego4d", "--root", str(nlq_root), "--output", str(tmp_path)]
-    arguments += ["--model", "vilco_nlq_tiny", "--epochs", "1"]
-    arguments += ["--rows", "upper_bound", "--seeds", "0"]
-    assert script.main(arguments) == 0
-    assert "Table 3 of the paper" in (tmp_path / "table3.md").read_text()
-    capsys.readouterr()
-    assert script.main(arguments) == 0
-    assert "1 of 1 runs are there already" in capsys.readouterr().out

@@ -87,9 +87,6 @@ def assert_same_sample(one, other) -> None:
             assert torch.equal(ours[name], theirs[name]), name
 
 
-# Experiences
-
-
 @pytest.mark.parametrize("stream", list(CLIPS))
 def test_timeline_of_classes_is_the_same_on_every_stream(benchmark, stream):
     first, second, third = benchmark.streams[stream]
@@ -143,11 +140,6 @@ def test_sliced_stream_keeps_the_links(benchmark):
     assert part[0].benchmark is benchmark
 
 
-def test_benchmark_keeps_the_samples_of_each_whole_stream(benchmark):
-    for name, counts in CLIPS.items():
-        assert len(benchmark.datasets[name]) == sum(counts)
-
-
 @pytest.mark.parametrize("return_task_id", [False, True])
 def test_task_label_is_that_of_the_samples(folder, return_task_id):
     for exp in all_experiences(build(folder, return_task_id)):
@@ -176,9 +168,6 @@ def test_masked_copies_of_an_experience_keep_queries_and_samples(benchmark):
         assert len(view.dataset) == 2
 
 
-# Datasets
-
-
 def test_dataset_gives_the_samples_of_its_experience(benchmark, folder):
     data = moments(folder, "train")
     spot = 0
@@ -187,13 +176,6 @@ def test_dataset_gives_the_samples_of_its_experience(benchmark, folder):
             assert_same_sample(sample, data[spot])
             spot += 1
     assert spot == len(data)
-
-
-def test_reading_twice_gives_the_same_sample(benchmark):
-    dataset = benchmark.train_stream[0].dataset
-    for i in range(len(dataset)):
-        assert len(dataset[i]) == len(dataset[i]) == 3
-        assert_same_sample(dataset[i], dataset[i])
 
 
 VIEWS = {

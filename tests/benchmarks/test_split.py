@@ -6,7 +6,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from avalanche_vilco.benchmarks.items import Item, whole_clips
@@ -32,9 +32,6 @@ def groups_of(ids: Sequence[int] = IDS, **options) -> list[list[int]]:
         "seed": None,
     }
     return query_groups(ids, **{**defaults, **options})
-
-
-# Queries over experiences
 
 
 def test_default_order_is_that_of_category_ids():
@@ -133,9 +130,6 @@ def test_shuffled_order_needs_a_seed(order):
         groups_of(fixed_class_order=order)
 
 
-# Clips over experiences
-
-
 clip_sets = st.lists(
     st.lists(st.integers(0, 9), min_size=1, max_size=8), min_size=0, max_size=25
 )
@@ -152,7 +146,6 @@ partitions = st.permutations(range(10)).flatmap(
 
 
 @given(labels=clip_sets, groups=partitions)
-@settings(deadline=None)
 def test_clip_goes_where_something_is_asked_of_it_and_no_experience_overflows(
     labels, groups
 ):
@@ -167,7 +160,6 @@ def test_clip_goes_where_something_is_asked_of_it_and_no_experience_overflows(
 
 
 @given(labels=clip_sets, groups=partitions)
-@settings(deadline=None)
 def test_same_groups_in_another_order_get_the_same_clips(labels, groups):
     clips = [clip(f"c{i}", own) for i, own in enumerate(labels)]
     home = assign_clips(clips, groups)
@@ -211,16 +203,12 @@ def test_clip_without_a_place_is_marked():
     assert sorted(home.tolist()) == [-1, -1, 0, 0]
 
 
-# Held-out parents
-
-
 @given(
     labels=clip_sets,
     groups=partitions,
     share=st.floats(0, 0.99),
     n_parents=st.integers(1, 10),
 )
-@settings(deadline=None)
 def test_holding_out_keeps_within_the_share_and_leaves_train_half_of_each_category(
     labels, groups, share, n_parents
 ):
@@ -265,14 +253,6 @@ def test_clip_is_whole_with_the_categories_of_all_its_items() -> None:
     ]
 
 
-def test_nothing_is_held_out_for_a_share_of_zero():
-    clips = [clip(f"c{i}", [0]) for i in range(10)]
-    assert held_out_parents(clips, [0] * 10, 0.0) == frozenset()
-
-
-# Head queries
-
-
 asked_lists = st.lists(
     st.lists(st.integers(0, 7), min_size=1, max_size=4, unique=True), max_size=9
 )
@@ -295,7 +275,6 @@ def largest_matching(asked: Sequence[Sequence[int]]) -> int:
 
 
 @given(asked=asked_lists)
-@settings(deadline=None)
 def test_heads_are_own_queries_and_cover_as_many_as_can_be(asked):
     heads = balancing_targets(asked)
     assert len(heads) == len(asked)
@@ -306,7 +285,3 @@ def test_heads_are_own_queries_and_cover_as_many_as_can_be(asked):
 
 def test_rare_query_is_the_head_of_the_clips_that_the_matching_leaves():
     assert balancing_targets([[0], [1], [0, 1], [0, 1], [0]])[2:4] == [1, 1]
-
-
-def test_no_clip_has_no_head():
-    assert balancing_targets([]) == []

@@ -62,9 +62,6 @@ def both() -> tuple[ClipBatch, MomentTargets]:
     return batch(*SIZES)
 
 
-# Content
-
-
 def test_mixed_lengths_keep_each_samples_content(both):
     clips, targets = both
     assert clips.features.shape == (4, 9, C)
@@ -111,9 +108,6 @@ def test_collating_copies_and_leaves_samples_alone():
     targets.segments_sec.zero_()
     assert one[0]["features"].abs().sum() > 0
     assert one[1]["segments_sec"].abs().sum() > 0
-
-
-# One behaviour with tensors
 
 
 @BOTH
@@ -257,9 +251,6 @@ def test_what_is_no_tensor_operation_of_ours_is_refused(both):
         torch.stack([both[0], both[0]])
 
 
-# Construction
-
-
 def test_unknown_or_absent_field_is_refused():
     with pytest.raises(TypeError, match=r"expected fields \['features', 'valid'\]"):
         ClipBatch(features=torch.zeros(1, 2, 3))
@@ -294,9 +285,6 @@ def test_stacking_fills_at_the_end_of_each_dim(dtype, filler):
     assert stacked.dtype == dtype
     assert stacked[0].tolist() == [[1, filler, filler], [1, filler, filler]]
     assert stacked[1].tolist() == [[1, 1, 1], [filler] * 3]
-
-
-# Fields that may be absent
 
 
 def showing(*shown: bool, steps: int = 2) -> ClipBatch:

@@ -103,9 +103,3 @@ def test_printed_report_shows_the_sum_with_its_reasons():
         "+ 1 rejected (empty)" in lines
     )
     assert "  of these: 4 in stream train" in lines
-
-
-def test_reports_do_not_share_their_counts():
-    DataReport().stage("a", "clips").reject("odd")
-    assert DataReport().tallies == []
-    assert Tally("a", "clips").rejected == {}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avalanche_vilco.core import untrusted
@@ -59,9 +59,6 @@ def assert_same(one: Any, other: Any) -> None:
         assert one == other
 
 
-# What is read
-
-
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_arrays_and_builtins_are_read_as_pickle_reads_them(tmp_path, protocol):
     data = pickle.dumps(values(), protocol)
@@ -96,9 +93,6 @@ def test_dropped_tensors_leave_no_bytes_behind(tmp_path):
         unpickler.load()
     kept = [v for v in unpickler.memo.values() if isinstance(v, bytes | tuple)]
     assert len(pickle.dumps(kept)) < 10_000
-
-
-# What is refused by name
 
 
 class Call:
@@ -228,9 +222,6 @@ def test_state_of_a_dtype_that_is_not_plain_is_refused(tmp_path, case):
         load_untrusted(save(tmp_path, array_pickle(shape, dtype, EIGHT, state)))
 
 
-# Damage and bombs
-
-
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_cut_anywhere_is_one_named_error(tmp_path, protocol):
     data = pickle.dumps(values(), protocol)
@@ -297,11 +288,7 @@ def test_absent_file_is_named(tmp_path):
         load_untrusted(tmp_path / "gone.pkl")
 
 
-@settings(
-    max_examples=300,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=300)
 @given(st.binary(max_size=60), st.integers(0, 400), st.sampled_from(PROTOCOLS))
 def test_any_bytes_are_read_or_refused(tmp_path, noise, spot, protocol):
     whole = pickle.dumps({"a": np.arange(3), "b": [np.int64(1)]}, protocol)

@@ -49,11 +49,6 @@ def test_inputs_are_features_and_their_steps(dataset, tmp_path):
     assert inputs["valid"].tolist() == [True] * 56
 
 
-def test_inputs_hold_nothing_but_features(dataset):
-    for inputs, _ in dataset:
-        assert inputs.keys() == {"features", "valid"}
-
-
 def test_targets_are_windows_in_seconds_and_steps(dataset):
     _, targets = dataset[0]
     assert targets["segments_sec"].tolist() == WINDOWS[0]

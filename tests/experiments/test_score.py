@@ -598,7 +598,7 @@ def nodes(content, path=()):
             yield from nodes(value, (*path, key))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_whatever_replaces_a_part_of_a_file_there_is_a_score_or_a_message(data):
     task = data.draw(st.sampled_from(sorted(FILES)))

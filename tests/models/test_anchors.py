@@ -51,7 +51,7 @@ def test_anchors_have_all_areas_and_ratios() -> None:
 
 
 @given(st.integers(1, 16), st.integers(1, 30))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_grid_follows_from_points_and_frames(side: int, n_frames: int) -> None:
     n_points = n_frames * side * side * N_ANCHORS
     anchors = anchor_boxes(n_points, n_frames, CPU)
@@ -81,7 +81,7 @@ def test_anchors_first_asked_for_in_evaluation_serve_training() -> None:
 
 
 @given(st.integers(0, 4 * N_ANCHORS - 1), st.lists(REAL, min_size=4, max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_channels_and_boxes_are_inverse(place: int, raw: list[float]) -> None:
     anchor = grid(2).flatten(0, 2)[place].double()
     deltas = bounded_deltas(torch.tensor(raw).double())
@@ -99,14 +99,14 @@ def test_channels_count_in_widths_and_heights_of_the_anchor() -> None:
 
 
 @given(st.lists(REAL, min_size=4, max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_no_number_gives_a_reversed_or_empty_box(raw: list[float]) -> None:
     boxes = to_boxes(grid(16), bounded_deltas(torch.tensor(raw)))
     assert (boxes[..., 2:] > boxes[..., :2]).all()
 
 
 @given(st.lists(REAL, min_size=4, max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_channels_stay_within_their_bounds(raw: list[float]) -> None:
     assert (bounded_deltas(torch.tensor(raw)).abs() <= BOUNDS).all()
 
@@ -122,7 +122,7 @@ def test_larger_numbers_are_larger_channels() -> None:
 
 
 @given(st.lists(st.floats(0, 1, width=32), min_size=4, max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_wanted_channels_of_any_box_are_finite_and_within_bounds(
     numbers: list[float],
 ) -> None:

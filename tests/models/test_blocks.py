@@ -37,16 +37,6 @@ def test_conv_is_torchs_on_a_whole_clip(stride: int) -> None:
     torch.testing.assert_close(ours, wanted.transpose(1, 2))
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-def test_conv_step_is_centred_on_its_input_step(stride: int) -> None:
-    conv = MaskedConv1d(1, 1, stride=stride, bias=False)
-    nn.init.zeros_(conv.weight)
-    conv.weight.data[0, 0, 1] = 1.0
-    x = torch.arange(8.0)[None, :, None]
-    ours = conv(x, torch.ones(1, 8) > 0).flatten()
-    assert ours.tolist() == x.flatten()[::stride].tolist()
-
-
 @pytest.mark.parametrize("length", [1, 5, 6, 7])
 def test_conv_sees_zeros_beyond_the_end(length: int) -> None:
     conv, x = MaskedConv1d(4, 4), torch.randn(1, 8, 4)

@@ -52,9 +52,6 @@ def _showing(clips: ClipBatch, *channels: list[int], n_queries: int) -> ClipBatc
     return ClipBatch(**{**clips.fields(), "shown": shown})
 
 
-# Clips of a batch
-
-
 @pytest.mark.parametrize(
     "order", [[3], [0, 6, 4], [6, 5, 4, 3, 2, 1, 0], [2, 0, 6, 1, 5, 3, 4]]
 )
@@ -163,9 +160,6 @@ def test_clip_embeddings_are_means_over_the_clip_and_pass_the_hook_point(
     torch.testing.assert_close(codes[:1], alone, atol=1e-5, rtol=0)
 
 
-# Text
-
-
 def test_text_reaches_the_logits_and_windows_of_every_clip(localizer, clip_batch):
     model, clips = localizer(), clip_batch([1, 40, 64])
     other = _with_tokens(model, torch.randn_like(model.query_tokens))
@@ -216,9 +210,6 @@ def test_unlearnt_channels_do_not_disturb_the_others(localizer, text_query, clip
     assert late.n_queries == 4
     assert torch.isfinite(late_output).all()
     torch.testing.assert_close(late_output[:, 3:], output, atol=1e-6, rtol=0)
-
-
-# Growth
 
 
 def test_queries_learnt_out_of_order_end_up_the_same(localizer, text_query, clip_batch):
@@ -314,9 +305,6 @@ def test_experiences_not_learnt_can_be_evaluated(localizer, clip_batch, moment_t
     output = model(clips)
     assert MomentLoss()(output, targets).isfinite()
     assert model.decode(output, targets).labels.max() < 2
-
-
-# Training machinery
 
 
 def _loss(model, clips, targets):
@@ -415,9 +403,6 @@ def test_compiled_model_gives_equal_outputs_after_growth(
     torch.testing.assert_close(compiled(clips), model(clips), atol=1e-4, rtol=1e-4)
     model.learn_queries([text_query(4)])
     torch.testing.assert_close(compiled(clips), model(clips), atol=1e-4, rtol=1e-4)
-
-
-# Texts that clips show
 
 
 def test_showing_all_texts_is_showing_none_in_particular(localizer, clip_batch):

@@ -1,8 +1,9 @@
 """Targets and decoding agree on Ego4D's own language queries: a model that says what
 its targets ask finds every window."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,50 +26,18 @@ from avalanche_vilco.models.output import n_points, pack_output, point_grid
 N_LEVELS = 7
 
 
-class Lengths:
-    """Features of one channel, of which the length alone counts."""
-
-    width = 1
-
-    def __init__(self, steps: Mapping[str, int]) -> None:
-        self.steps = steps
-
-    def shape(self, clip_id: str) -> tuple[int, int]:
-        return self.steps[clip_id], self.width
-
-    def read(
-        self, clip_id: str, start: int = 0, stop: int | None = None
-    ) -> torch.Tensor:
-        return torch.zeros(*self.shape(clip_id))[start:stop]
-
-    def missing(self, clip_ids: Iterable[str]) -> list[str]:
-        return []
-
-    def preflight(
-        self, expected_steps: Mapping[str, float], *, tolerance: float = 2
-    ) -> None:
-        """Nothing to check."""
-
-    def time_scale(self, clip_id: str) -> float:
-        return 1.0
-
-    def locate(self, clip_id: str) -> str:
-        return clip_id
-
-
 @pytest.fixture(scope="module")
-def batches(shared_dir: Path) -> list[MomentTargets]:
+def batches(shared_dir: Path, noise_features: Any) -> list[MomentTargets]:
     """Targets of all questions of the real val file."""
     read = read_language_queries({"val": shared_dir / "data/ego4d_nlq/nlq_val.json"})
     clips = {
         uid: feature_clip(clip, FEATURES_PER_SEC) for uid, clip in read.clips.items()
     }
-    steps = {
-        uid: round(clip.duration_sec * FEATURES_PER_SEC) for uid, clip in clips.items()
-    }
+    store = noise_features()
+    store.preflight({i: c.duration_sec * FEATURES_PER_SEC for i, c in clips.items()})
     samples = [query_sample(query, clips[query.clip_id], -1) for query in read.queries]
     words = HashedTokens({query.query_id: "one" for query in read.queries}, width=1)
-    data = QueryDataset(samples, Lengths(steps), words)
+    data = QueryDataset(samples, store, words)
     loader = DataLoader(data, batch_size=64, collate_fn=collate_queries)
     return [targets for _, targets in loader]
 

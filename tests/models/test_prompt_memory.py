@@ -44,7 +44,7 @@ def test_pull_is_the_mean_gap_to_the_keys_found() -> None:
 
 
 @given(st.integers(1, 6), st.integers(0, 5), st.integers(0, 99))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_each_query_finds_n_prompts_whatever_the_others_ask(
     top_n: int, n_others: int, seed: int
 ) -> None:

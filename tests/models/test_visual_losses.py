@@ -77,9 +77,6 @@ def focal(probability: float, weight: float) -> float:
     return -weight * (1 - probability) ** 2 * math.log(probability)
 
 
-# By hand
-
-
 PLACE = 7
 SURE, REST = 1 / (1 + math.exp(-0.5)), 1 / (1 + math.exp(2.0))
 
@@ -158,9 +155,6 @@ def test_anchors_that_overlap_enough_are_positive() -> None:
     assert 1 < int((overlap >= 0.2).sum()) < 100
 
 
-# Frames
-
-
 def test_frames_from_the_query_frame_on_do_not_count() -> None:
     boxes = torch.tensor([0.1, 0.1, 0.3, 0.3]).repeat(1, 4, 1)
     searched = torch.tensor([[True, True, False, False]])
@@ -192,7 +186,7 @@ EXTENT = st.floats(0.004, 1)
     st.lists(st.tuples(SHARE, SHARE, EXTENT, EXTENT), min_size=1, max_size=4),
     st.sampled_from([4, 8, 16]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_each_frame_with_an_answer_has_a_positive(
     drawn: list[tuple[float, float, float, float]], side: int
 ) -> None:
@@ -243,9 +237,6 @@ def test_half_precision_output_gives_a_float32_loss() -> None:
     )
 
 
-# A perfect regressor
-
-
 def perfect(targets: TrackWindowTargets, *, side: int) -> Tensor:
     """What the loss asks for: sure at its positive anchors whose channels reach the
     answer, unsure elsewhere."""
@@ -292,7 +283,7 @@ def test_best_anchor_is_one_that_reaches_the_box() -> None:
     ),
     st.sampled_from([8, 16]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_perfect_regressor_gives_random_tracks_back(
     drawn: list[tuple[float, float, float, float]], side: int
 ) -> None:

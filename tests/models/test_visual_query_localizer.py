@@ -96,9 +96,6 @@ def with_codes(
     )
 
 
-# The packed output
-
-
 def test_output_has_one_logit_and_four_numbers_for_each_anchor(model):
     batch = window([7, 4])
     output = model(batch)
@@ -205,9 +202,6 @@ def test_prompts_that_a_crop_did_not_find_change_nothing():
     torch.testing.assert_close(model(batch), before, atol=1e-6, rtol=0)
 
 
-# Pixels and codes
-
-
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 0), (torch.float16, 0.01)])
 def test_codes_of_pixels_give_what_the_pixels_give(model, dtype, atol):
     batch = window([7, 4])
@@ -235,9 +229,6 @@ def test_reduced_precision_gives_nearly_the_same(model):
     assert loss(rough, targets).item() == pytest.approx(
         loss(exact, targets).item(), rel=0.05
     )
-
-
-# Learning
 
 
 @pytest.mark.parametrize("prompts", [False, True])
@@ -290,9 +281,6 @@ def test_short_training_halves_the_loss():
         optimizer.step()
         losses.append(loss.item())
     assert sum(losses[-3:]) / 3 < losses[0] / 2
-
-
-# As a part of strategies
 
 
 def test_backbone_is_no_part_of_what_is_trained():

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 MAX_GIB = 12.0
-N_PARAMETERS, N_FROZEN = 10_081_084, 86_314_752
 
 STEP = """
 import json, resource, sys, time
@@ -61,8 +60,6 @@ print(json.dumps({
     "loss": loss.item(),
     "dead": [n for n, p in model.named_parameters() if not p.grad.norm() > 0],
     "finite": all(bool(p.grad.isfinite().all()) for p in model.parameters()),
-    "parameters": sum(p.numel() for p in model.parameters()),
-    "frozen": sum(b.numel() for b in model.backbone.vit.buffers()),
     "gib": gib(),
     "seconds": seconds,
 }))
@@ -86,4 +83,3 @@ def test_training_step_of_the_public_size_fits_in_memory() -> None:
     assert found["gib"] < MAX_GIB
     assert found["shape"] == [1, 5, 30 * 16 * 16 * 12]
     assert found["dead"] == [] and found["finite"] and found["loss"] > 0
-    assert (found["parameters"], found["frozen"]) == (N_PARAMETERS, N_FROZEN)

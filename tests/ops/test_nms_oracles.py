@@ -1,7 +1,6 @@
 """Recorded outputs of the public code, through the call of the same form."""
 
 import json
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -15,15 +14,6 @@ MULTICLASS_CASES = (16, 17, 18, 20, 21, 26, 27)
 CLASS_AGNOSTIC_CASES = (22, 24, 25)
 # Ours differ: a limit of -1 (29), voting for a window of length zero (30) and
 # float64 (31).
-
-NEEDS_NUMBA = pytest.mark.skipif(
-    find_spec("numba") is None, reason="needs numba: pip install avalanche-vilco[fast]"
-)
-
-
-@pytest.fixture(params=["torch", "numpy", pytest.param("numba", marks=NEEDS_NUMBA)])
-def backend(request):
-    return request.param
 
 
 def case_of(shared_dir, number):

@@ -67,9 +67,6 @@ def test_with_public_shares_the_default_differs_on_these_oracle_files_alone(shar
     }
 
 
-# --- What the default does better, each against the reference -------------------------
-
-
 @pytest.mark.parametrize("length", [3, 4, 12])
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_answer_at_an_end_of_the_search_is_found_whole(length, is_cut):
@@ -114,9 +111,6 @@ def test_level_scores_answer_with_all_frames_and_say_how_little_they_are_worth()
     first, last, score = response_track(torch.full((60,), -9.0))
     assert (first, last) == (0, 59)
     assert score == pytest.approx(1 / (1 + math.exp(9)))
-
-
-# --- Shared by both rules -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule", [PeakRule(), REFERENCE])
@@ -178,7 +172,7 @@ rules = st.sampled_from(
 series = st.lists(st.floats(-12, 12, width=32), min_size=1, max_size=50)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(rows=st.lists(series, min_size=1, max_size=6), rule=rules)
 def test_queries_at_once_equal_one_by_one_whatever_lies_behind_them(rows, rule):
     logits = torch.full((len(rows), max(map(len, rows)) + 3), 11.0)
@@ -190,7 +184,7 @@ def test_queries_at_once_equal_one_by_one_whatever_lies_behind_them(rows, rule):
     torch.testing.assert_close(together, torch.tensor(alone, dtype=torch.float64))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(row=series, rule=rules)
 def test_answer_holds_a_frame_lies_inside_and_keeps_to_its_peak(row, rule):
     first, last, score = response_track(torch.tensor(row), rule=rule)
@@ -203,7 +197,7 @@ def test_answer_holds_a_frame_lies_inside_and_keeps_to_its_peak(row, rule):
         assert score > rule.peak_share * highest or score == highest
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data(), width=st.sampled_from([1, 3, 5, 7]))
 def test_answer_longer_than_half_the_median_is_found_exactly_wherever_it_lies(
     data, width

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avalanche_vilco.benchmarks.vilco_mq.annotations import read_moment_annotations
@@ -58,9 +58,6 @@ def windows_of(path: Path) -> list[list[float]]:
     return read_moment_annotations(path).clips[0].windows_sec.tolist()
 
 
-# Errors
-
-
 def test_absent_file_says_which_and_how_to_get_it(tmp_path):
     with pytest.raises(FileNotFoundError, match="comes with Ego4D") as caught:
         read_moment_annotations(tmp_path / FILE)
@@ -98,9 +95,7 @@ def test_what_is_no_file_of_clips_is_refused_by_name(case, tmp_path):
 
 WRONG_FIELDS = {
     "duration as text": ({"duration": "366"}, "duration", "got `str`"),
-    "fps as text": ({"fps": "1.874"}, "fps", "got `str`"),
     "duration null": ({"duration": None}, "duration", "got `null`"),
-    "duration true": ({"duration": True}, "duration", "got `bool`"),
     "duration NaN": ({"duration": math.nan}, "duration", "positive number but got nan"),
     "duration Infinity": ({"duration": math.inf}, "duration", "but got inf"),
     "duration 0": ({"duration": 0}, "duration", "positive number but got 0"),
@@ -109,12 +104,9 @@ WRONG_FIELDS = {
     "fps 0": ({"fps": 0.0}, "fps", "positive number"),
     "fps -Infinity": ({"fps": -math.inf}, "fps", "positive number"),
     "subset unknown": ({"subset": "validation"}, "subset", "train, val, test"),
-    "subset a list": ({"subset": ["train"]}, "subset", "got `array`"),
     "clip_id of another": ({"clip_id": "clip-b"}, "clip_id", "differs from the key"),
     "video_id empty": ({"video_id": ""}, "video_id", "parent video but got ''"),
-    "video_id a number": ({"video_id": 7}, "video_id", "got `int`"),
     "annotations an object": ({"annotations": {}}, "annotations", "got `object`"),
-    "annotations null": ({"annotations": None}, "annotations", "got `null`"),
 }
 
 
@@ -131,19 +123,14 @@ def test_wrong_field_is_named_with_file_and_record(case, tmp_path):
 
 WRONG_WINDOWS = {
     "times as text": (window("9.5", "12.2"), "segment", "got `str`"),
-    "time null": (window(None, 3), "segment", "got `null`"),
     "one time": ({**window(0, 1), "segment": [1.0]}, "segment", "length 2"),
-    "three times": ({**window(0, 1), "segment": [1, 2, 3]}, "segment", "length 2"),
-    "times an object": ({**window(0, 1), "segment": {"s": 1}}, "segment", "got `obj"),
     "start NaN": (window(math.nan, 3), "segment", "finite seconds but got [nan"),
     "end Infinity": (window(1, math.inf), "segment", "finite seconds"),
     "start -Infinity": (window(-math.inf, 3), "segment", "finite seconds"),
     "label empty": (window(1, 2, ""), "label", "label is empty"),
     "label blank": (window(1, 2, " \t"), "label", "label is empty"),
-    "label null": (window(1, 2, None), "label", "got `null`"),
     "label a lone surrogate": (window(1, 2, "\ud800"), "label", "unprintable"),
     "label id as text": (window(1, 2, "cook", "16"), "label_id", "got `str`"),
-    "label id a fraction": (window(1, 2, "cook", 1.5), "label_id", "got `float`"),
     "label id below 0": (window(1, 2, "cook", -1), "label", "but got -1"),
     "label id beyond int64": (window(1, 2, "cook", 2**70), "label", "label_id"),
 }
@@ -250,9 +237,6 @@ def test_file_without_any_annotation_is_refused(tmp_path):
         read_moment_annotations(write(tmp_path, content))
 
 
-# Counted, not refused
-
-
 def test_byte_order_mark_changes_nothing_but_the_hash(tmp_path):
     plain = json.dumps(clip_a()).encode()
     path = write(tmp_path, b"\xef\xbb\xbf" + plain)
@@ -302,13 +286,19 @@ def test_window_that_ends_with_the_clip_is_kept_as_it_is(tmp_path):
     assert tallies(path)["windows"].notes["windows end exactly at the clip's end"] == 1
 
 
-def test_duplicate_goes_once_and_near_duplicates_stay(tmp_path):
-    content = clip_a(
-        window(0, 10), window(0.0009, 9.9991), window(0, 10), window(0.2, 10)
-    )
-    path = write(tmp_path, content)
-    assert windows_of(path) == [[0.0, 10.0], [0.2, 10.0]]
-    assert tallies(path)["windows"].rejected == {"exact duplicate": 2}
+@pytest.mark.parametrize(
+    ("times", "kept", "n_duplicates"),
+    [
+        ([(0, 10), (0.0009, 9.9991), (0, 10), (0.2, 10)], [[0, 10], [0.2, 10]], 2),
+        # Near a rejected one, and each a tolerance apart: kept ones are compared.
+        ([(5, 5), (5, 5.0008)], [[5, 5.0008]], 0),
+        ([(0, 10), (8e-4, 10), (16e-4, 10)], [[0, 10], [16e-4, 10]], 1),
+    ],
+)
+def test_duplicate_goes_once_and_near_ones_stay(times, kept, n_duplicates, tmp_path):
+    path = write(tmp_path, clip_a(*(window(*each) for each in times)))
+    assert windows_of(path) == kept
+    assert tallies(path)["windows"].rejected.get("exact duplicate", 0) == n_duplicates
 
 
 def test_same_times_of_another_label_or_clip_are_no_duplicate(tmp_path):
@@ -318,16 +308,6 @@ def test_same_times_of_another_label_or_clip_are_no_duplicate(tmp_path):
         {**clip_a(window(0, 10, "cook", 3), window(0, 10, "wash", 4)), **other},
     )
     assert tallies(path)["windows"].kept == 3
-
-
-def test_window_near_a_rejected_one_is_no_duplicate(tmp_path):
-    path = write(tmp_path, clip_a(window(5.0, 5.0), window(5.0, 5.0008)))
-    assert windows_of(path) == [[5.0, 5.0008]]
-
-
-def test_windows_each_a_tolerance_apart_are_compared_with_kept_ones(tmp_path):
-    path = write(tmp_path, clip_a(*(window(i * 8e-4, 10) for i in range(3))))
-    assert windows_of(path) == [[0.0, 10.0], [2 * 8e-4, 10.0]]
 
 
 def test_clips_without_a_usable_window_are_counted_by_reason(tmp_path):
@@ -364,9 +344,6 @@ def test_one_more_window_changes_count_and_hash(tmp_path):
     assert after.files != before.files
 
 
-# What is read
-
-
 def test_times_are_clip_seconds_whatever_the_parent_says(tmp_path):
     path = write(tmp_path, clip_a(window(14.78, 20.5), parent_start_sec=2624.77))
     assert windows_of(path) == [[14.78, 20.5]]
@@ -395,9 +372,6 @@ def test_clip_without_windows_has_empty_arrays_of_full_rank(tmp_path):
     assert clip.label_ids.shape == (0,)
 
 
-# Anything else
-
-
 BASE = {
     "clip-a": record("clip-a", window(1, 5), window(90, 101.5, "wash", 2)),
     "clip-b": record("clip-b", window(3, 4, "wash", 2), subset="val"),
@@ -406,11 +380,7 @@ BASE = {
 
 
 @given(data=st.data())
-@settings(
-    max_examples=300,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=300)
 def test_any_mutated_file_is_read_in_full_or_refused_by_name(data, mutate, tmp_path):
     records = copy.deepcopy(BASE)
     mutate(data, records)

@@ -10,7 +10,6 @@ import torch
 from avalanche_vilco import MomentLoss, vilco_mq_tiny
 from avalanche_vilco.benchmarks.spec import Deviation, find_benchmark
 from avalanche_vilco.benchmarks.vilco_mq.benchmark import BENCHMARK, DEVIATIONS
-from avalanche_vilco.benchmarks.vilco_mq.embedded import MiniMQConfig
 from avalanche_vilco.benchmarks.vilco_mq.generator import vilco_mq
 from avalanche_vilco.core.batch import collate_moments
 from avalanche_vilco.evaluation.matrix import TaskMatrix
@@ -30,37 +29,23 @@ DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference_deviations.md"
 MAIN = "Recall@1x_tIoU0.5"
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return MiniMQConfig(
-        n_train=30,
-        n_val=12,
-        n_test=2,
-        group_size=2,
-        min_train_clips=2,
-        min_val_clips=1,
-        clip_sec=(40.0, 60.0),
-        median_window_sec=4.0,
-    ).generate(tmp_path_factory.mktemp("data") / "mq")
-
-
 def table_notes(results: dict[str, Any]) -> list[str]:
     settings, _ = gather([run_of(json.loads(json.dumps(results)), "run")])
     return note_lines(settings[0])
 
 
-def reference_run(root: Path, folder: Path, **options: Any) -> dict[str, Any]:
+def reference_run(mq_root: Path, folder: Path, **options: Any) -> dict[str, Any]:
     settings = {"epochs": 2, "echo": lambda line: None, **options}
-    data = {"dataset_root": root, "protocol": "reference"}
+    data = {"dataset_root": mq_root, "protocol": "reference"}
     return run("vilco_mq", output=folder, **{"benchmark_options": data, **settings})
 
 
 @pytest.fixture(scope="module")
-def everything(root: Path, tmp_path_factory: pytest.TempPathFactory):
+def everything(mq_root: Path, tmp_path_factory: pytest.TempPathFactory):
     """All deviations at once, with what the run printed."""
     lines: list[str] = []
     results = reference_run(
-        root,
+        mq_root,
         tmp_path_factory.mktemp("all"),
         strategy="replay",
         strategy_options={"mem_size": 20},
@@ -71,14 +56,11 @@ def everything(root: Path, tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(scope="module")
-def nothing(root: Path, tmp_path_factory: pytest.TempPathFactory):
+def nothing(mq_root: Path, tmp_path_factory: pytest.TempPathFactory):
     lines: list[str] = []
     folder = tmp_path_factory.mktemp("none")
-    results = reference_run(root, folder, epochs=4, echo=lines.append)
+    results = reference_run(mq_root, folder, epochs=4, echo=lines.append)
     return results, "\n".join(lines)
-
-
-# Names
 
 
 def chosen(
@@ -200,11 +182,10 @@ def test_averages_weigh_experiences_by_the_queries_seen() -> None:
     )
 
 
-# Data
-
-
-def test_clips_show_their_own_labels_and_nothing_else(root: Path) -> None:
-    benchmark = vilco_mq(root, protocol="reference", sources={"clip_label_text": True})
+def test_clips_show_their_own_labels_and_nothing_else(mq_root: Path) -> None:
+    benchmark = vilco_mq(
+        mq_root, protocol="reference", sources={"clip_label_text": True}
+    )
     channel = {query.label_id: query.class_index for query in benchmark.queries}
     seen_future = False
     for name in ("train", "test"):
@@ -222,8 +203,8 @@ def test_clips_show_their_own_labels_and_nothing_else(root: Path) -> None:
     assert benchmark.info["deviations"] == ["clip_label_text"]
 
 
-def test_without_deviations_clips_show_nothing_of_their_own(root: Path) -> None:
-    benchmark = vilco_mq(root, protocol="reference")
+def test_without_deviations_clips_show_nothing_of_their_own(mq_root: Path) -> None:
+    benchmark = vilco_mq(mq_root, protocol="reference")
     inputs, _, _ = benchmark.test_stream[0].dataset[0]
     assert inputs.keys() == {"features", "valid"}
     assert not any(e.shown_queries for e in benchmark.train_stream)
@@ -232,20 +213,20 @@ def test_without_deviations_clips_show_nothing_of_their_own(root: Path) -> None:
 
 
 def test_benchmark_refuses_deviations_of_the_run_and_other_protocols(
-    root: Path,
+    mq_root: Path,
 ) -> None:
     with pytest.raises(ValueError, match="no option 'seen_negatives'"):
-        vilco_mq(root, protocol="reference", sources={"seen_negatives": True})
+        vilco_mq(mq_root, protocol="reference", sources={"seen_negatives": True})
     with pytest.raises(ValueError, match="expected protocol 'reference'"):
-        vilco_mq(root, sources={"clip_label_text": True})
+        vilco_mq(mq_root, sources={"clip_label_text": True})
 
 
 def test_only_with_clip_labels_do_predictions_follow_test_annotations(
-    root: Path,
+    mq_root: Path,
 ) -> None:
     for deviates in (False, True):
         sources = {"clip_label_text": deviates}
-        benchmark = vilco_mq(root, protocol="reference", sources=sources)
+        benchmark = vilco_mq(mq_root, protocol="reference", sources=sources)
         torch.manual_seed(0)
         width = benchmark.info["feature_dim"]
         model = vilco_mq_tiny(feature_dim=width, text_dim=benchmark.text_dim)
@@ -268,9 +249,6 @@ def test_only_with_clip_labels_do_predictions_follow_test_annotations(
         assert torch.equal(before, after) == (not deviates)
         assert len(model.query_tokens) == (10 if deviates else 4)
         assert model.n_queries == 4
-
-
-# Runs
 
 
 def test_results_tell_every_departure_and_its_effect(everything) -> None:
@@ -318,10 +296,10 @@ def test_scores_are_weighted_only_if_asked(everything, nothing) -> None:
 
 @pytest.mark.parametrize("name", ["seen_negatives", "best_on_test", "clip_label_text"])
 def test_each_deviation_alone_changes_the_weights(
-    root: Path, tmp_path: Path, nothing, name: str
+    mq_root: Path, tmp_path: Path, nothing, name: str
 ) -> None:
     plain, _ = nothing
-    results = reference_run(root, tmp_path, deviations=[name], epochs=4)
+    results = reference_run(mq_root, tmp_path, deviations=[name], epochs=4)
     assert results["initial_weights_sha256"] == plain["initial_weights_sha256"]
     assert results["final_weights_sha256"] != plain["final_weights_sha256"]
     assert list(results["deviations"]) == [name]
@@ -331,27 +309,6 @@ def test_seen_negatives_reach_the_criterion() -> None:
     for names, negatives in ((["seen_negatives"], "seen"), ([], "asked")):
         options = chosen(*names).settings("criterion", {})
         assert BENCHMARK.criterion(**options).negatives == negatives
-
-
-def test_all_leaves_out_what_a_strategy_has_no_part_for(
-    root: Path, tmp_path: Path
-) -> None:
-    results = reference_run(root, tmp_path, deviations=ALL, epochs=1)
-    assert list(results["deviations"]) == [
-        n for n in DEVIATIONS if n != "class_slot_memory"
-    ]
-
-
-def test_selection_by_the_valid_stream_runs_with_any_protocol(
-    root: Path, tmp_path: Path
-) -> None:
-    data = {"dataset_root": root}
-    settings = {"selection": "best_on_valid", "epochs": 3}
-    results = reference_run(root, tmp_path, benchmark_options=data, **settings)
-    assert results["deviations"] == {}
-    assert results["selection"]["by"] == "best_on_valid"
-    kept = [epoch for epoch in results["selection"]["epochs"] if epoch is not None]
-    assert kept and set(kept) <= {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -372,30 +329,30 @@ def test_selection_by_the_valid_stream_runs_with_any_protocol(
     ],
 )
 def test_runs_outside_the_reference_protocol_refuse_deviations(
-    root: Path, tmp_path: Path, options, message: str
+    mq_root: Path, tmp_path: Path, options, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         reference_run(
-            root, tmp_path, benchmark_options={"dataset_root": root}, **options
+            mq_root, tmp_path, benchmark_options={"dataset_root": mq_root}, **options
         )
     assert not (tmp_path / "results.json").exists()
 
 
 def test_fewer_slots_than_queries_are_refused_before_training(
-    root: Path, tmp_path: Path
+    mq_root: Path, tmp_path: Path
 ) -> None:
     options = {"strategy": "replay", "strategy_options": {"mem_size": 9}}
     with pytest.raises(ValueError, match="each of 10 queries but got 9"):
-        reference_run(root, tmp_path, deviations=["class_slot_memory"], **options)
+        reference_run(mq_root, tmp_path, deviations=["class_slot_memory"], **options)
 
 
 def test_a_run_with_other_deviations_is_another_configuration(
-    root: Path, tmp_path: Path
+    mq_root: Path, tmp_path: Path
 ) -> None:
-    reference_run(root, tmp_path, epochs=1)
+    reference_run(mq_root, tmp_path, epochs=1)
     state = json.loads((tmp_path / "progress.json").read_text())
     assert state["config"]["deviations"] == []
     with pytest.raises(ValueError, match="another configuration"):
         reference_run(
-            root, tmp_path, epochs=1, deviations=["seen_negatives"], resume=True
+            mq_root, tmp_path, epochs=1, deviations=["seen_negatives"], resume=True
         )

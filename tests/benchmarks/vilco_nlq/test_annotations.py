@@ -95,9 +95,6 @@ def real_val(shared_dir) -> Any:
     return read_language_queries({"val": path})
 
 
-# --- Real files -----------------------------------------------------------------------
-
-
 def test_real_val_adds_up(real_val):
     counts = tally(real_val, "queries")
     assert (counts.read, counts.kept) == (4554, 4552)
@@ -156,9 +153,6 @@ def test_real_test_file_can_be_answered(shared_dir):
     assert len(read.clips) == 333
     assert {query.window_sec for query in read.queries} == {None}
     assert tally(read, "queries").rejected == {"no query text": 1}
-
-
-# --- What is read ---------------------------------------------------------------------
 
 
 def test_blank_questions_are_rejected_and_numbers_stay(tmp_path):
@@ -276,12 +270,6 @@ def test_clips_without_questions_are_counted(tmp_path):
     assert counts.rejected == {"no question": 1, "no usable question": 1}
 
 
-@pytest.mark.parametrize("version", ["1", "v1", "2.0", 2])
-def test_versions_1_and_2_are_read(version, tmp_path):
-    path = write(tmp_path, content(clip("a", question()), version=version))
-    assert len(read_language_queries({"val": path}).queries) == 1
-
-
 def test_test_file_of_version_1_is_read_without_windows(tmp_path):
     raw = content(clip("a", {"query": "where?"}), split="test", version="1")
     read = read_unlabelled_queries(write(tmp_path, raw, "test"))
@@ -300,9 +288,6 @@ def test_same_question_and_time_give_the_same_hash_and_another_file_another(tmp_
     assert fewer.report.files["nlq_val.json"] != digest
 
 
-# --- What is refused ------------------------------------------------------------------
-
-
 def test_absent_file_names_how_to_get_it(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nlq_val\.json.*ego4d --datasets"):
         read_language_queries({"val": tmp_path / "nlq_val.json"})
@@ -314,24 +299,9 @@ def test_other_subsets_are_refused(files):
         read_language_queries(files)
 
 
-def test_truncated_file_is_refused(tmp_path):
-    path = write(tmp_path, json.dumps(content(clip("a", question())))[:-20])
-    with pytest.raises(DataError, match=r"nlq_val\.json: not valid JSON.*truncated"):
-        read_language_queries({"val": path})
-
-
-@pytest.mark.parametrize(
-    ("raw", "message"),
-    [
-        ("[]", "expected a JSON object"),
-        ("{}", "missing required field `version`"),
-        ('{"version": "2.0", "videos": []}', "holds no question"),
-        ('{"version": "3.0", "videos": []}', "field 'version': expected version 1 or"),
-    ],
-)
-def test_files_of_another_layout_are_refused(raw, message, tmp_path):
-    with pytest.raises(DataError, match=message):
-        read_language_queries({"val": write(tmp_path, raw)})
+def test_file_without_questions_is_refused(tmp_path):
+    with pytest.raises(DataError, match="holds no question"):
+        read_val(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +310,6 @@ def test_files_of_another_layout_are_refused(raw, message, tmp_path):
         ({"start": "5.0"}, "Expected `float`, got `str`"),
         ({"start": ...}, "missing required field `clip_start_sec`"),
         ({"end": ...}, "missing required field `clip_end_sec`"),
-        ({"query": 7}, "Expected `str | null`, got `int`"),
         ({"template": "Objects: Where is my X?"}, "did you mean"),
         ({"start": math.nan}, "expected finite seconds"),
         ({"end": math.inf}, "expected finite seconds"),
@@ -361,7 +330,6 @@ def test_bad_fields_are_named_with_their_place(changes, message, tmp_path):
         ({"clip_uid": ...}, r"videos\[0\].clips\[0\]", "field `clip_uid`"),
         ({"clip_uid": "../a"}, "../a", "characters that an Ego4D uid does not have"),
         ({"video_end_sec": 900.0}, "a", "clip of positive length"),
-        ({"video_end_sec": "1000"}, "a", "Expected `float`, got `str`"),
         ({"annotations": {}}, "a", "Expected `array`"),
     ],
 )
@@ -394,12 +362,6 @@ def test_clip_in_train_and_val_is_refused(tmp_path):
         read_language_queries(files)
 
 
-def test_file_of_another_subset_is_refused(tmp_path):
-    path = write(tmp_path, content(clip("a", question()), split="train"))
-    with pytest.raises(DataError, match=r"'split': expected 'val' .* got 'train'"):
-        read_language_queries({"val": path})
-
-
 def test_files_of_two_versions_are_refused(tmp_path):
     train = content(clip("a", question()), split="train", version="1")
     files = {
@@ -408,9 +370,6 @@ def test_files_of_two_versions_are_refused(tmp_path):
     }
     with pytest.raises(DataError, match=r"'2\.0', but nlq_train\.json is '1'"):
         read_language_queries(files)
-
-
-# --- Flattened files ------------------------------------------------------------------
 
 
 def test_flattened_file_is_read(tmp_path):
@@ -443,13 +402,11 @@ def test_flattened_question_unknown_to_the_official_file_is_refused(tmp_path):
     ("changes", "message"),
     [
         ({"duration": ...}, "missing required field `duration`"),
-        ({"duration": "100"}, "field 'duration'.*Expected `float`, got `str`"),
         ({"duration": 0.0}, "clip of positive length"),
         ({"duration": 99.0}, r"expected 100\.0 seconds"),
         ({"duration": math.nan}, "not valid JSON"),
         ({"query_id": "ann-a"}, "expected <annotation uid>_<number>"),
         ({"query_id": "ann-a_0"}, "ann-a_0 occurs twice"),
-        ({"video_id": 7}, "field 'video_id'.*Expected `str`, got `int`"),
         ({"timestamps": []}, "expected one window but got 0"),
         ({"timestamps": [[1.0, 2.0]] * 2}, "expected one window but got 2"),
         ({"timestamps": [[1.0]]}, "field 'timestamps"),

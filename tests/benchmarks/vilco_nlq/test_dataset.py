@@ -19,7 +19,7 @@ from avalanche_vilco.benchmarks.vilco_nlq.dataset import (
 )
 from avalanche_vilco.core.batch import ClipBatch, QueryClipBatch, collate_queries
 from avalanche_vilco.core.errors import DataError
-from avalanche_vilco.data.features import FeatureFolder, GridFeatures
+from avalanche_vilco.data.features import FeatureFolder
 from avalanche_vilco.data.text import clip_text
 from avalanche_vilco.data.text.tokens import (
     HashedTokens,
@@ -64,9 +64,6 @@ def write_lmdb(path: Path, **values: np.ndarray) -> Path:
     return path
 
 
-# --- Samples --------------------------------------------------------------------------
-
-
 def test_sample_is_a_clip_its_question_and_one_window(store):
     data = dataset(store, query(0), query(1, "who?", (0.0, 20.0)))
     inputs, targets = data[1]
@@ -85,14 +82,6 @@ def test_question_without_window_has_no_target(store):
     assert targets["segments_sec"].shape == (0, 2)
     assert targets["labels"].shape == (0,)
     assert targets["asked"].tolist() == [True]
-
-
-def test_resized_features_move_the_window_along(store):
-    whole = dataset(store, query(0))
-    resized = QueryDataset(whole.samples, GridFeatures(store, 40), whole.tokens)
-    _, targets = resized[0]
-    assert targets["features_per_sec"] == 2.0
-    assert targets["segments"].tolist() == [[3.5, 7.5]]
 
 
 @pytest.mark.parametrize(
@@ -116,9 +105,6 @@ def test_batches_of_unequal_questions_join_like_tensors(store):
     assert both.valid_tokens.tolist() == [[True, False, False], [True] * 3]
     assert torch.equal(both[1:].tokens, first.tokens)
     assert torch.equal(both.tokens[0, 1:], torch.zeros(2, 64))
-
-
-# --- Tokens ---------------------------------------------------------------------------
 
 
 def test_equal_words_have_equal_vectors_without_punctuation():

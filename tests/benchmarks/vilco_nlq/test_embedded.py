@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +34,6 @@ from avalanche_vilco.data.features import FeatureFolder
 from avalanche_vilco.data.text.narrations import NarrationStore, narration_files
 from avalanche_vilco.data.text.tokens import QueryTokens
 
-SMALL = MiniNLQConfig(
-    n_train=10,
-    n_val=5,
-    n_test=2,
-    queries_per_clip=8.0,
-    min_train_queries=4,
-    min_val_queries=2,
-    clip_sec=(40.0, 60.0),
-)
-
 # The frozen default of version 1. A change here is a change of the data: it needs a
 # new MINI_NLQ_VERSION, because results on the two cannot be compared.
 SHA256_STARTS = {
@@ -59,11 +48,6 @@ TOKEN_SUM = 140054.3
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return MINI_NLQ.root(tmp_path_factory.mktemp("cache"))
-
-
-@pytest.fixture(scope="module")
-def small_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return SMALL.generate(tmp_path_factory.mktemp("small"))
 
 
 def read(root: Path, *subsets: str) -> Any:
@@ -90,20 +74,6 @@ def test_frozen_default_has_the_recorded_fingerprint(root):
 def test_default_is_a_small_download_free_folder(root):
     size = sum(p.stat().st_size for p in root.rglob("*") if p.is_file())
     assert size < 40e6
-
-
-def test_generating_twice_gives_the_same_data(small_root, tmp_path):
-    again = SMALL.generate(tmp_path)
-    names = [*OFFICIAL_NLQ_FILES.values(), NLQ_TEXT_FILE, MANIFEST_FILE]
-    assert len(list(again.glob("features/*.pt"))) == 17
-    for path in [again / name for name in names] + list(again.glob("features/*.pt")):
-        other = small_root / path.relative_to(again)
-        assert path.read_bytes() == other.read_bytes()
-
-
-def test_another_seed_gives_other_data(small_root, tmp_path):
-    other = replace(SMALL, seed=1).generate(tmp_path)
-    assert read(other, "val").clips.keys().isdisjoint(read(small_root, "val").clips)
 
 
 def test_reader_accounts_for_every_question(annotations):
@@ -238,52 +208,3 @@ def test_forms_can_be_filled_and_tell_events_apart():
         assert form.key in UNIQUE_SLOTS
         assert form.key in EVENT_KINDS[form.kind].slots
         assert len(set(form.phrases)) == len(form.phrases) >= 2
-
-
-@pytest.mark.parametrize(
-    ("knobs", "message"),
-    [
-        ({"n_train": 0}, "expected n_train >= 1 but got 0"),
-        ({"queries_per_clip": 0.5}, "expected queries_per_clip >= 1"),
-        ({"clip_sec": (60.0, 40.0)}, "expected clip_sec with 20 <= shortest"),
-    ],
-)
-def test_knobs_out_of_range_are_refused(knobs, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        MiniNLQConfig(**knobs).generate(tmp_path)
-
-
-def test_unknown_knob_is_refused(tmp_path):
-    with pytest.raises(TypeError, match="colour"):
-        MiniNLQConfig(colour=1).generate(tmp_path)
-
-
-def _cut_annotations(root: Path) -> None:
-    path = root / "nlq_val.json"
-    path.write_text(path.read_text()[:-10])
-
-
-def _lose_a_clip(root: Path) -> None:
-    next(root.glob("features/*.pt")).unlink()
-
-
-def _lose_manifest(root: Path) -> None:
-    (root / MANIFEST_FILE).unlink()
-
-
-def _cut_narrations(root: Path) -> None:
-    path = root / "narration_features.npz"
-    path.write_bytes(path.read_bytes()[:-10])
-
-
-@pytest.mark.parametrize(
-    "damage", [_cut_annotations, _lose_a_clip, _lose_manifest, _cut_narrations]
-)
-def test_damaged_cache_is_generated_anew(damage, small_root, tmp_path):
-    found = SMALL.root(tmp_path)
-    assert SMALL.root(tmp_path) == found
-    damage(found)
-    assert SMALL.root(tmp_path) == found
-    for name in ("nlq_val.json", MANIFEST_FILE):
-        assert (found / name).read_bytes() == (small_root / name).read_bytes()
-    assert [p.name for p in tmp_path.iterdir()] == [found.name]

@@ -126,9 +126,6 @@ def number_shown(picture: torch.Tensor) -> int:
     return round((picture[:, 18:30, 70:120].float().mean().item() - 20) / 3)
 
 
-# --- Windows --------------------------------------------------------------------------
-
-
 @st.composite
 def clips_and_queries(draw):
     n_frames = draw(st.integers(1, 120))
@@ -139,7 +136,7 @@ def clips_and_queries(draw):
 
 
 @given(clips_and_queries(), st.integers(1, 40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_training_windows_lie_in_the_clip_and_hold_the_track(pair, window):
     clip, query = pair
     assert query.track is not None
@@ -160,7 +157,7 @@ def test_training_windows_lie_in_the_clip_and_hold_the_track(pair, window):
 
 
 @given(clips_and_queries(), st.integers(1, 40))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_evaluation_windows_cover_each_searched_frame_once(pair, window):
     clip, query = pair
     data = dataset(None, *windows(query, clip, window), n_frames=window)
@@ -197,9 +194,6 @@ def test_training_without_a_track_is_refused():
     assert not targets["present"].any()
     assert targets["track_frames"].shape == (0,)
     assert targets["track_boxes"].shape == (0, 4)
-
-
-# --- Draws ----------------------------------------------------------------------------
 
 
 def starts_of(data, **options) -> list[int]:
@@ -264,9 +258,6 @@ def test_a_dataset_goes_to_a_spawned_worker_without_what_it_keeps(videos):
     assert torch.equal(again[1][0]["frames"], data[1][0]["frames"])
 
 
-# --- Geometry -------------------------------------------------------------------------
-
-
 def test_targets_of_a_sample_map_back_to_its_track(videos):
     query = make_query()
     inputs, targets = dataset(videos)[0]
@@ -310,9 +301,6 @@ def test_tracks_drawn_in_another_size_than_the_crop_are_told_in_the_crops(videos
     plain = dataset(videos, sample_at(20, query, make_clip()))[0][1]
     for name in ("square", "boxes", "track_boxes"):
         assert torch.allclose(targets[name], plain[name]), name
-
-
-# --- Videos ---------------------------------------------------------------------------
 
 
 def test_frames_and_crop_are_those_that_are_named(videos):
@@ -393,9 +381,6 @@ def test_numbers_that_make_no_sense_are_refused(videos):
         dataset(videos)[1]
 
 
-# --- Augmentation ---------------------------------------------------------------------
-
-
 def test_boxes_that_leave_the_frame_are_absent_and_the_crop_stays(videos):
     plain = dataset(videos)
     data = dataset(videos, augment=True)
@@ -430,9 +415,6 @@ def test_evaluation_windows_are_never_augmented(videos):
     plain, data = dataset(videos, *samples), dataset(videos, *samples, augment=True)
     for i in range(len(samples)):
         assert torch.equal(plain[i][0]["frames"], data[i][0]["frames"])
-
-
-# --- Crops of others, embeddings, titles ----------------------------------------------
 
 
 def test_scrambled_samples_show_the_crop_of_another_query_and_nothing_else(videos):

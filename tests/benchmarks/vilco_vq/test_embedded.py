@@ -2,15 +2,12 @@
 
 import hashlib
 import json
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from avalanche_vilco.benchmarks.embedded import MANIFEST_FILE
 from avalanche_vilco.benchmarks.vilco_vq import embedded as mini_vq
 from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     CLIP_FOLDER,
@@ -23,10 +20,8 @@ from avalanche_vilco.benchmarks.vilco_vq.annotations import (
 )
 from avalanche_vilco.benchmarks.vilco_vq.clip_videos import (
     check_clip_videos,
-    clip_file_frames,
 )
 from avalanche_vilco.benchmarks.vilco_vq.embedded import MINI_VQ_TITLES, MiniVQConfig
-from avalanche_vilco.benchmarks.vilco_vq.submission import read_tracks
 from avalanche_vilco.data.media.video import VideoFolder, probe_video
 
 SMALL = MiniVQConfig(n_train=5, n_val=4, n_test=1, clip_frames=(72, 80))
@@ -108,31 +103,6 @@ def test_reports_show_the_untidiness_of_official_files(read):
     assert read.report.stage("annotations", "boxes").read >= 6 * len(read.queries)
 
 
-def test_the_scorer_of_submissions_takes_the_annotations(root, read):
-    path = root / OFFICIAL_VQ_FILES["val"]
-    raw = json.loads(path.read_text())
-    answers = [
-        {
-            "video_uid": video["video_uid"],
-            "clips": [
-                {
-                    "clip_uid": clip["clip_uid"],
-                    "predictions": [
-                        {"annotation_uid": a["annotation_uid"], "query_sets": {}}
-                        for a in clip["annotations"]
-                    ],
-                }
-                for clip in video["clips"]
-            ],
-        }
-        for video in raw["videos"]
-    ]
-    scored = read_tracks(raw, {"version": "1", "results": {"videos": answers}})
-    own = [query.query_id for query in read.queries if query.subset == "val"]
-    asked = [f"{annotation}_{number}" for _, annotation, number in scored.queries]
-    assert set(own) <= set(asked)
-
-
 def patch(
     videos: VideoFolder, query: VisualQuery, frame: int, box: np.ndarray
 ) -> torch.Tensor:
@@ -200,57 +170,8 @@ def test_distractors_share_the_colours_of_what_is_asked_for():
     assert np.mean(alike) > 0.6
 
 
-def test_the_same_seed_gives_the_same_files_and_another_seed_others(root, tmp_path):
-    one = MiniVQConfig(n_train=1, n_val=1, n_test=0, clip_frames=(72, 72))
-    folders = [one.generate(tmp_path / name) for name in ("a", "b")]
-    contents = [
-        {path.name: path.read_bytes() for path in folder.rglob("*.*")}
-        for folder in folders
-    ]
-    assert contents[0] == contents[1]
-    other = replace(one, seed=5).generate(tmp_path / "c")
-    assert other.joinpath("vq_train.json").read_bytes() != (
-        folders[0].joinpath("vq_train.json").read_bytes()
-    )
-    assert not (other / OFFICIAL_VQ_FILES["test"]).exists()
-
-
-def test_a_damaged_cache_is_generated_anew(tmp_path):
-    config = MiniVQConfig(n_train=1, n_val=1, n_test=0, clip_frames=(72, 72))
-    root = config.root(tmp_path)
-    assert root.name.startswith(f"mini_vq_v{mini_vq.MINI_VQ_VERSION}_")
-    written = (root / MANIFEST_FILE).stat().st_mtime_ns
-    assert config.root(tmp_path) == root
-    assert (root / MANIFEST_FILE).stat().st_mtime_ns == written
-    clip = next((root / CLIP_FOLDER).iterdir())
-    whole = clip.read_bytes()
-    clip.write_bytes(whole[:-100])
-    config.root(tmp_path)
-    assert clip.read_bytes() == whole
-
-
 def test_no_parent_video_is_in_two_subsets(read):
     parents: dict[str, set] = {"train": set(), "val": set()}
     for clip in read.clips.values():
         parents[clip.subset].add(clip.video_id)
     assert not parents["train"] & parents["val"]
-
-
-@pytest.mark.parametrize(
-    ("knobs", "problem"),
-    [
-        ({"n_train": 0}, "expected n_train >= 1 but got 0"),
-        ({"queries_per_clip": 9}, r"expected queries_per_clip in 1\.\.8"),
-        ({"clip_frames": (50, 60)}, "at least four times the longest appearance"),
-    ],
-)
-def test_knobs_out_of_range_are_refused(knobs: dict[str, Any], problem):
-    with pytest.raises(ValueError, match=problem):
-        MiniVQConfig(**knobs)
-
-
-def test_annotated_frames_are_the_files_frames(read, videos):
-    query = read.queries[0]
-    clip = read.clips[query.clip_id]
-    frames = clip_file_frames(clip, query.track.frames, videos.info(query.clip_id))
-    assert frames.tolist() == query.track.frames.tolist()

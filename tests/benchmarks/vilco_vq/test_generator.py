@@ -55,9 +55,6 @@ def ids(benchmark, name="train"):
     ]
 
 
-# --- Streams --------------------------------------------------------------------------
-
-
 def test_titles_are_learnt_in_groups_and_each_experience_asks_for_its_own(benchmark):
     titles = [query.name for query in benchmark.queries]
     assert [query.class_index for query in benchmark.queries] == list(
@@ -132,13 +129,6 @@ def test_order_seed_and_grouping_make_other_streams(root, benchmark):
     assert ids(build(root)) == ids(benchmark)
 
 
-def test_task_labels_are_experiences_if_asked_for(root):
-    labelled = build(root, split={**OPTIONS, "return_task_id": True})
-    for e, exp in enumerate(labelled.train_stream):
-        assert exp.task_label == e
-        assert exp.dataset[0][2] == e
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -159,9 +149,6 @@ def test_task_labels_are_experiences_if_asked_for(root):
 def test_arguments_out_of_range_are_named(root, arguments, message):
     with pytest.raises(ValueError, match=message):
         vilco_vq(root, **arguments)
-
-
-# --- Files ----------------------------------------------------------------------------
 
 
 def test_missing_and_damaged_videos_are_all_listed(copied):
@@ -261,9 +248,6 @@ def test_files_may_lie_in_other_places(copied, tmp_path, benchmark, monkeypatch)
         vilco_vq()
 
 
-# --- Manifests ------------------------------------------------------------------------
-
-
 def test_a_manifest_gives_the_same_streams(root, benchmark, tmp_path):
     path = tmp_path / "split.json"
     benchmark.write_manifest(path)
@@ -281,13 +265,6 @@ def test_a_manifest_gives_the_same_streams(root, benchmark, tmp_path):
         vilco_vq(root, manifest=tmp_path / "none.json")
 
 
-def test_a_manifest_of_other_annotations_is_refused(copied, benchmark):
-    path = copied / OFFICIAL_VQ_FILES["val"]
-    path.write_text(path.read_text() + "\n")
-    with pytest.raises(DataError, match=path.name):
-        vilco_vq(copied, manifest=benchmark.manifest())
-
-
 def test_the_public_pickle_makes_the_reference_protocol(
     root, public_metadata, tmp_path
 ):
@@ -302,9 +279,6 @@ def test_the_public_pickle_makes_the_reference_protocol(
     assert [len(exp.dataset) for exp in benchmark.streams["valid"]] == [0, 0]
     again = build(root, split={"manifest": benchmark.manifest()})
     assert ids(again, "test") == ids(benchmark, "test")
-
-
-# --- What models see ------------------------------------------------------------------
 
 
 def test_batches_are_those_of_the_contract(benchmark):
@@ -369,22 +343,6 @@ def test_the_unannotated_file_gives_windows_to_answer(root, copied):
     assert {query.clip_id for query in part.queries} == {
         query.clip_id for query in data.queries if query.clip_id != lost
     }
-
-
-# --- Stock Avalanche ------------------------------------------------------------------
-
-
-def test_views_keep_collate_labels_and_groups(benchmark):
-    first, second = (exp.dataset for exp in benchmark.train_stream[:2])
-    dataset = first.subset([2, 0]).concat(second.eval())
-    samples = [dataset[i] for i in range(len(dataset))]
-    inputs, targets, labels = dataset.collate_fn(samples)
-    assert isinstance(inputs, VisualQueryBatch)
-    assert isinstance(targets, TrackWindowTargets)
-    assert labels.tolist() == [0] * len(dataset)
-    assert targets.sample.tolist() == list(dataset.positions)
-    data = benchmark.datasets["train"].samples
-    assert list(dataset.targets) == [data[i].title_index for i in dataset.positions]
 
 
 def test_stock_buffers_hold_queries_and_draw_their_windows_anew(benchmark):

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from avalanche_vilco.benchmarks.vilco_vq.answers import track_document
-from avalanche_vilco.benchmarks.vilco_vq.embedded import MiniVQConfig
 from avalanche_vilco.benchmarks.vilco_vq.submission import read_tracks
 from avalanche_vilco.cli.score import main
 from avalanche_vilco.core.errors import DataError
@@ -146,30 +145,6 @@ def test_every_query_set_of_the_file_is_in_it_by_place():
     ]
     notes = {note.reason: note.count for note in read_tracks(content, document).notes}
     assert notes["queries without an answer, counted as misses"] == 3
-
-
-def test_queries_of_the_unannotated_test_file_can_be_answered(tmp_path):
-    root = MiniVQConfig(n_train=1, n_val=1, n_test=2).generate(tmp_path / "vq")
-    path = root / "vq_test_unannotated.json"
-    content = json.loads(path.read_text())
-    keys = [
-        (clip["clip_uid"], part["annotation_uid"], number)
-        for video in content["videos"]
-        for clip in video["clips"]
-        for part in clip["annotations"]
-        for number in part["query_sets"]
-    ]
-    answers = answers_of([([[3, 0, 0, 9, 9]], 0.5)] * len(keys))
-    document = track_document(path, keys, answers)
-    found = [
-        (clip["clip_uid"], part["annotation_uid"], number)
-        for video in document["results"]["videos"]
-        for clip in video["clips"]
-        for part in clip["predictions"]
-        for number, answer in part["query_sets"].items()
-        if answer["bboxes"]
-    ]
-    assert found == keys and len(keys) > 3
 
 
 def test_answers_to_other_queries_are_refused():

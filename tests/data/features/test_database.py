@@ -3,7 +3,6 @@
 import copy
 import io
 import struct
-import sys
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avalanche_vilco.core.errors import FeatureError
@@ -112,13 +111,6 @@ def test_nothing_is_written_beside_a_database_that_is_read(tmp_path):
     assert [path.name for path in (tmp_path / "lmdb").iterdir()] == ["data.mdb"]
 
 
-def test_missing_package_names_the_extra(tmp_path, monkeypatch):
-    database(tmp_path / "lmdb", {"clip": raw(features())})
-    monkeypatch.setitem(sys.modules, "lmdb", None)
-    with pytest.raises(ImportError, match=r"pip install 'avalanche-vilco\[lmdb\]'"):
-        LmdbFeatures(tmp_path / "lmdb")
-
-
 def test_absent_database_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no LMDB at .*nowhere\.lmdb"):
         LmdbFeatures(tmp_path / "nowhere.lmdb")
@@ -212,11 +204,7 @@ def test_archive_that_declares_too_little_unpacks_no_more_than_that(tmp_path):
 
 
 @given(data=st.data())
-@settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=150)
 def test_any_damage_of_an_archive_is_an_error_or_an_array(data, tmp_path):
     write = data.draw(st.sampled_from([np.savez, np.savez_compressed]))
     content = bytearray(archive(write, features=features()))

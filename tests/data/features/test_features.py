@@ -51,9 +51,6 @@ def good(tmp_path: Path) -> Path:
 GOOD = ("good-1", "good-2", "good-3")
 
 
-# Legal files
-
-
 PRECISIONS = [
     (suffix, dtype)
     for suffix in SUFFIXES
@@ -119,20 +116,10 @@ def test_tolerance_can_be_set(good):
         FeatureFolder(good).preflight({"good-1": T + 1}, tolerance=0.5)
 
 
-# Faults
-
-
 def test_absent_folder_is_named_with_the_way_out(tmp_path):
     with pytest.raises(FileNotFoundError, match="pass features=FOLDER") as caught:
         FeatureFolder(tmp_path / "nowhere")
     assert str(tmp_path / "nowhere") in str(caught.value)
-
-
-def test_all_missing_files_are_listed_at_once(good):
-    faults = faults_of(good, "gone-1", *GOOD, "gone-2")
-    assert [fault.split(":")[0] for fault in faults] == ["gone-1", "gone-2"]
-    with pytest.raises(FeatureError, match=r"(?s)2 faults in .*missing='drop'"):
-        FeatureFolder(good).preflight({"gone-1": T, "gone-2": T})
 
 
 def test_faults_of_all_kinds_come_in_one_error(good):
@@ -289,9 +276,6 @@ def test_value_too_large_for_float32_is_named_on_read(tmp_path):
 def test_width_is_not_guessed_before_the_check(tmp_path):
     with pytest.raises(ValueError, match="after preflight"):
         _ = FeatureFolder(tmp_path).width
-
-
-# Chance level
 
 
 def shuffled(folder: Path, seed: int = 0, n_clips: int = 6) -> ShuffledFeatures:

@@ -34,7 +34,7 @@ def interpolate(features: torch.Tensor, steps: int) -> torch.Tensor:
 @given(found=st.integers(1, 2500), steps=st.sampled_from([1, 2, 7, 512, 1024]))
 @example(found=899, steps=1024)
 @example(found=1025, steps=1024)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_resizing_equals_interpolation_over_time(found, steps):
     features = torch.rand(found, 3, generator=torch.Generator().manual_seed(found))
     torch.testing.assert_close(

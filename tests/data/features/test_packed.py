@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from avalanche_vilco.core.errors import FeatureError
@@ -20,7 +19,6 @@ from avalanche_vilco.data.features import (
     open_features,
     pack_features,
 )
-from avalanche_vilco.data.features import packed as packed_module
 from avalanche_vilco.data.features import store as store_module
 
 T, C = 20, 5
@@ -46,21 +44,6 @@ def test_packed_file_is_plain_safetensors(packed, source):
     assert loaded.keys() == set(IDS)
     for clip_id in IDS:
         assert torch.equal(loaded[clip_id], source.read(clip_id))
-
-
-def test_file_is_opened_once_for_many_reads(packed, monkeypatch):
-    opened = []
-
-    def counting(*args, **kwargs):
-        opened.append(args)
-        return safe_open(*args, **kwargs)
-
-    monkeypatch.setattr(packed_module, "safe_open", counting)
-    store = PackedFeatures(packed)
-    store.preflight(dict.fromkeys(IDS, T + 1))
-    for clip_id in IDS * 3:
-        store.read(clip_id)
-    assert len(opened) == 1
 
 
 @pytest.fixture(params=[".safetensors", ".lmdb"])
@@ -162,9 +145,6 @@ def test_time_scale_of_a_damaged_file_is_refused(tmp_path):
         PackedFeatures(path).preflight({"clip": T})
 
 
-# Values that are not finite, and what need not be looked at again
-
-
 def with_a_bad_step(path: Path, step: int, dtype: torch.dtype = torch.float32) -> Path:
     features = torch.ones(T, C, dtype=dtype)
     features[step, 2] = torch.nan
@@ -176,11 +156,7 @@ windows = st.tuples(st.integers(0, T + 2), st.integers(0, T + 2)).map(sorted)
 
 
 @given(asked=st.lists(windows, min_size=1, max_size=12), bad=st.integers(0, T - 1))
-@settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=60)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_damaged_value_is_found_whatever_was_read_before(asked, bad, dtype, tmp_path):
     store = PackedFeatures(with_a_bad_step(tmp_path / "all.safetensors", bad, dtype))

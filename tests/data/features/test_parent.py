@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avalanche_vilco.core.errors import FeatureError
@@ -37,11 +37,7 @@ def cut(start: float, end: float, video: str = "video", fps: float = FPS) -> tup
 
 
 @given(start=st.floats(0, 500), duration=st.floats(5, 480))
-@settings(
-    max_examples=300,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=300)
 def test_every_step_stands_within_half_a_step_of_its_time(start, duration, videos):
     store = ParentFeatures(videos, {"clip": cut(start, start + duration)})
     seconds = store.read("clip")[:, 0].double() - start

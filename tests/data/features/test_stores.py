@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
@@ -286,9 +286,6 @@ def test_half_precision_is_half_the_size_and_reads_as_float32(suffix, folder, tm
         torch.testing.assert_close(read, features, rtol=1e-3, atol=1e-3)
 
 
-# Which store a path opens
-
-
 def test_what_lies_at_a_path_decides_the_store(folder, tmp_path):
     pytest.importorskip("lmdb", reason="the optional extra lmdb is missing")
     source = FeatureFolder(folder)
@@ -366,11 +363,7 @@ IN_FILES = [in_pt, in_npy, in_safetensors, in_one_file, in_npz_archive]
 
 
 @given(data=st.data())
-@settings(
-    max_examples=80,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=80)
 @pytest.mark.parametrize("make", IN_FILES, ids=lambda make: make.__name__)
 def test_any_damage_is_a_named_error_or_a_tensor(make, data, tmp_path):
     make(tmp_path)

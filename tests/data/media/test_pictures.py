@@ -23,7 +23,7 @@ def shares(*corners: float) -> np.ndarray:
     st.tuples(st.integers(2, 3000), st.integers(2, 3000)),
     st.lists(st.floats(0, 1), min_size=4, max_size=4),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_boxes_map_back_to_annotation_pixels(size, shares):
     relative = np.array([shares])
     height, width = size

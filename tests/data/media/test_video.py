@@ -38,17 +38,11 @@ def has_decord() -> bool:
     return True
 
 
+needs_decord = pytest.mark.skipif(
+    not has_decord(), reason="decord has no wheel for this platform"
+)
 backends = pytest.mark.parametrize(
-    "backend",
-    [
-        "pyav",
-        pytest.param(
-            "decord",
-            marks=pytest.mark.skipif(
-                not has_decord(), reason="decord has no wheel for this platform"
-            ),
-        ),
-    ],
+    "backend", ["pyav", pytest.param("decord", marks=needs_decord)]
 )
 
 
@@ -99,9 +93,6 @@ def has_b_frames(path: Path) -> bool:
     return stamps != sorted(stamps)
 
 
-# --- Exact frames ---------------------------------------------------------------------
-
-
 @backends
 @pytest.mark.parametrize("name", ["five.mp4", "ntsc.mp4", "plain.mkv"])
 def test_unsorted_and_repeated_frames_equal_sequential_decoding(folder, name, backend):
@@ -127,13 +118,13 @@ def test_frames_that_lean_on_a_later_key_frame_are_exact_by_default(folder):
     check_exactness(reader)
 
 
-@pytest.mark.skipif(not has_decord(), reason="decord has no wheel for this platform")
+@needs_decord
 def test_decord_is_refused_where_it_would_give_other_frames(folder):
     with pytest.raises(VideoError, match=r"decord miscounts .* backend=\"pyav\""):
         open_video(folder / "open.mp4", backend="decord")
 
 
-@pytest.mark.skipif(not has_decord(), reason="decord has no wheel for this platform")
+@needs_decord
 @pytest.mark.parametrize("size", [None, (54, 72)])
 def test_both_decoders_give_equal_pixels(folder, size):
     asked = [7, 149, 0, 31, 30, 29]
@@ -171,9 +162,6 @@ def test_a_frame_that_is_not_there_is_an_index_error(folder, backend, frame):
 def test_frame_numbers_are_whole(folder):
     with pytest.raises(TypeError, match="expected a list of frame numbers"):
         open_video(folder / "five.mp4").read([0.5])  # type: ignore[list-item]
-
-
-# --- Time -----------------------------------------------------------------------------
 
 
 def test_a_file_of_2997_fps_is_mapped_by_its_real_rate(folder):
@@ -223,9 +211,6 @@ def test_a_file_of_one_frame_has_one(folder, backend):
     assert (reader.info.n_frames, reader.info.fps) == (1, 5)
     assert reader.info.duration_sec == pytest.approx(0.2)
     assert numbers_in(reader.read([0, 0])) == [0, 0]
-
-
-# --- Damage ---------------------------------------------------------------------------
 
 
 @backends
@@ -299,9 +284,6 @@ def test_a_file_without_pictures_is_refused(tmp_path):
         probe_video(path)
 
 
-# --- Folder of clips ------------------------------------------------------------------
-
-
 @backends
 @pytest.mark.skipif(
     "fork" not in multiprocessing.get_all_start_methods(), reason="cannot fork"
@@ -367,9 +349,6 @@ def test_500_random_reads_grow_memory_by_less_than_50_mib(tmp_path, backend):
         videos.read("long", [frame], size=(112, 112))
     grown = psutil.Process().memory_info().rss - before
     assert grown < 50 * 2**20
-
-
-# --- Arguments ------------------------------------------------------------------------
 
 
 def test_backends_are_named(folder):

@@ -92,12 +92,6 @@ def test_other_precisions_are_read_as_float32(dtype, tmp_path):
     torch.testing.assert_close(tokens, values, rtol=1e-2, atol=1e-2)
 
 
-def test_labels_with_slashes_and_quotes_are_keys_as_they_are(tmp_path):
-    values = torch.randn(3, 8)
-    tokens = read_query_text(store(tmp_path, **{ODD: values}), [ODD])
-    assert torch.equal(tokens[ODD], values)
-
-
 def test_only_labels_asked_for_are_given_and_in_their_order(tmp_path):
     path = store(tmp_path, a=torch.ones(1, 4), b=torch.ones(2, 4), c=torch.ones(3, 9))
     assert list(read_query_text(path, ["b", "a"])) == ["b", "a"]
@@ -119,9 +113,6 @@ def test_hashed_vectors_are_frozen():
     torch.testing.assert_close(
         hashed_query_text(["wash"], 4)["wash"], expected, rtol=0, atol=1e-4
     )
-
-
-# The public form: a folder of one dict a clip
 
 
 def folder_of(tmp_path: Path, **clips: dict[str, torch.Tensor]) -> Path:
@@ -213,12 +204,6 @@ def test_folder_without_text_or_with_too_large_a_file_is_named(tmp_path):
         read_query_text(folder, ["cook"])
 
 
-def test_label_that_no_clip_has_is_named(tmp_path):
-    folder = folder_of(tmp_path, a={"cook": torch.ones(2, 8)})
-    with pytest.raises(DataError, match=r"no text for \['wash'\]"):
-        read_query_text(folder, ["wash", "cook"])
-
-
 def test_examining_gives_all_faults_and_what_is_sound(tmp_path):
     nan = torch.full((1, 8), float("nan"))
     wide, usual, long = torch.ones(1, 9), torch.ones(1, 8), torch.ones(2, 8)
@@ -227,9 +212,6 @@ def test_examining_gives_all_faults_and_what_is_sound(tmp_path):
     assert set(tokens) == {"a", "b", "c"}
     assert [fault.record for fault in faults] == [None, "d", "a"]
     assert "no text for ['e']" in str(faults[0])
-
-
-# Queries by id
 
 
 @pytest.fixture(params=["file", "folder"])
