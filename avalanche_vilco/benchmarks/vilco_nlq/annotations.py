@@ -108,16 +108,14 @@ class LanguageAnnotations:
     """Subsets of which parent videos are unknown."""
 
 
-class _Question(msgspec.Struct):
-    clip_start_sec: float
-    clip_end_sec: float
-    query: str | None = None
-    template: str | None = None
-
-
 class _OpenQuestion(msgspec.Struct):
     query: str | None = None
     template: str | None = None
+
+
+class _Question(_OpenQuestion, kw_only=True):
+    clip_start_sec: float
+    clip_end_sec: float
 
 
 class _Annotation(msgspec.Struct):

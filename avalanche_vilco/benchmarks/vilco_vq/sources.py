@@ -87,15 +87,13 @@ def read_visual_files(
     :raises FileNotFoundError: root or annotation files are absent.
     :raises DataError: annotations are damaged, or train and val share a parent video.
     """
-    root = _root(dataset_root, sources)
-    pictures = _pictures(root, sources)
+    subsets = ("train", "val") if is_labelled else ("test",)
+    root, files = _find_files(dataset_root, sources, subsets)
     if is_labelled:
-        files = _files(root, sources.annotations, ("train", "val"))
         read = read_visual_queries(files)
         check_disjoint_parents(read.clips.values(), files["val"])
     else:
-        file = annotation_file(dataset_root, sources, "test")
-        read = read_unlabelled_visual_queries(file)
+        read = read_unlabelled_visual_queries(files["test"])
     paths = list(read.files.values())
     return VisualFiles(
         root=root,
@@ -103,7 +101,7 @@ def read_visual_files(
         train_path=paths[0],
         report=read.report,
         annotations=read,
-        pictures=pictures,
+        pictures=_pictures(root, sources),
     )
 
 
@@ -117,21 +115,17 @@ def annotation_file(
     :param subset: ``"train"``, ``"val"`` or ``"test"``.
     :raises FileNotFoundError: root or file are absent.
     """
-    root = _root(dataset_root, sources)
-    return _files(root, sources.annotations, (subset,))[subset]
+    return _find_files(dataset_root, sources, (subset,))[1][subset]
 
 
-def _root(dataset_root: Path | str | None, sources: VQSources) -> DataRoot:
-    return find_root(
-        dataset_root, sources.annotations, benchmark="vilco_vq", embedded=MINI_VQ
-    )
-
-
-def _files(
-    root: DataRoot, source: AnnotationSource | None, subsets: tuple[str, ...]
-) -> dict[str, Path]:
+def _find_files(
+    dataset_root: Path | str | None, sources: VQSources, subsets: tuple[str, ...]
+) -> tuple[DataRoot, dict[str, Path]]:
+    """The root, and the annotation file of each subset."""
+    given = sources.annotations
+    root = find_root(dataset_root, given, benchmark="vilco_vq", embedded=MINI_VQ)
     names = {subset: OFFICIAL_VQ_FILES[subset] for subset in subsets}
-    return annotation_files(source, root, names, find_vq_files)
+    return root, annotation_files(given, root, names, find_vq_files)
 
 
 def _pictures(root: DataRoot, sources: VQSources) -> VisualPictures:
