@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -74,12 +74,29 @@ class _OfficialClip(AnnotatedClip, kw_only=True):
 
 @dataclass
 class _Clip:
+    path: Path
     uid: str
     video_uid: str
     split: str
     start: float
     end: float
-    annotators: list[Annotator]
+    annotators: list[Annotator] = field(default_factory=list)
+    labels: list[Label] = field(default_factory=list)
+    """The primary ones."""
+
+    @property
+    def place(self) -> str:
+        return f"in video {self.video_uid} at {[self.start, self.end]}"
+
+    def record(self, ids: Mapping[str, int], rate: float) -> ClipRecord:
+        windows = [
+            WindowRecord((one.start_time, one.end_time), one.label, ids[one.label])
+            for one in self.labels
+        ]
+        seconds = self.end - self.start
+        return ClipRecord(
+            self.video_uid, self.uid, seconds, rate, self.split, windows, self.start
+        )
 
 
 def read_official_moments(
@@ -125,49 +142,44 @@ def read_official_moments(
                 "ego4d --datasets annotations --benchmarks MQ"
             )
     check_versions(files)
-    clips: dict[Path, dict[str, _Clip]] = {}
-    for file in files:
-        clips[file.path] = _clips(file)
-        for other in files[: len(clips) - 1]:
-            for uid in clips[file.path]:
-                if uid in clips[other.path]:
-                    problem = f"the clip is in {other.path.name} as well"
-                    raise DataError(file.path, problem, record=uid, field="clip_uid")
-    labels = {
-        path: {uid: _primary(path, uid, clip, report) for uid, clip in in_file.items()}
-        for path, in_file in clips.items()
-    }
-    ids, source = _category_ids(folder, categories, labels, report)
-    records = [
-        (path, _records(path, in_file, labels[path], ids, rate, report))
-        for path, in_file in clips.items()
-    ]
+    clips = _clips(files)
+    for clip in clips:
+        clip.labels = _primary(clip, report)
+    ids, source = _category_ids(folder, categories, clips, report)
+    tally = report.stage("annotations", "clips")
+    records: dict[Path, dict[str, ClipRecord]] = {file.path: {} for file in files}
+    for clip in clips:
+        if clip.labels or clip.split == "test":
+            records[clip.path][clip.uid] = clip.record(ids, rate)
+        else:
+            tally.reject("no primary label")
     return moment_annotations(
-        records, report, raw_windows=raw_windows, label_id_source=source
+        list(records.items()), report, raw_windows=raw_windows, label_id_source=source
     )
 
 
-def _clips(file: OfficialFile) -> dict[str, _Clip]:
-    """Clips of a file by uid; one that occurs again in its video adds annotators."""
+def _clips(files: Iterable[OfficialFile]) -> list[_Clip]:
+    """Clips of all files; one that occurs again in its video adds annotators."""
     clips: dict[str, _Clip] = {}
-    for video, name, raw in file.clips():
-        clip = convert(raw, _OfficialClip, file.path, hint=_LAYOUT_HINT, record=name)
-        uid, start, end = clip.clip_uid, clip.video_start_sec, clip.video_end_sec
-        check_length(file.path, name, "video_end_sec", end - start)
-        fresh = _Clip(uid, video.video_uid, video.split, start, end, [])
-        known = clips.setdefault(uid, fresh)
-        where, again = (
-            f"in video {one.video_uid} at {[one.start, one.end]}"
-            for one in (known, fresh)
-        )
-        if where != again:
-            problem = f"occurs twice: {where} and {again}"
-            raise DataError(file.path, problem, record=uid)
-        known.annotators.extend(clip.annotations)
-    return clips
+    for file in files:
+        path = file.path
+        for video, name, raw in file.clips():
+            clip = convert(raw, _OfficialClip, path, hint=_LAYOUT_HINT, record=name)
+            uid, start, end = clip.clip_uid, clip.video_start_sec, clip.video_end_sec
+            check_length(path, name, "video_end_sec", end - start)
+            fresh = _Clip(path, uid, video.video_uid, video.split, start, end)
+            known = clips.setdefault(uid, fresh)
+            if known.path != path:
+                problem = f"the clip is in {known.path.name} as well"
+                raise DataError(path, problem, record=uid, field="clip_uid")
+            if known.place != fresh.place:
+                problem = f"occurs twice: {known.place} and {fresh.place}"
+                raise DataError(path, problem, record=uid)
+            known.annotators.extend(clip.annotations)
+    return list(clips.values())
 
 
-def _primary(path: Path, uid: str, clip: _Clip, report: DataReport) -> list[Label]:
+def _primary(clip: _Clip, report: DataReport) -> list[Label]:
     tally = report.stage("annotations", "windows")
     primary: list[Label] = []
     for i, annotator in enumerate(clip.annotators):
@@ -175,52 +187,23 @@ def _primary(path: Path, uid: str, clip: _Clip, report: DataReport) -> list[Labe
             if not label.primary:
                 tally.reject("label not primary")
                 continue
-            field = f"annotations[{i}].labels[{j}]"
-            check_label(path, uid, f"{field}.label", label.label)
+            at = f"annotations[{i}].labels[{j}]"
+            check_label(clip.path, clip.uid, f"{at}.label", label.label)
             segment = (label.start_time, label.end_time)
-            check_finite(path, uid, f"{field}.start_time, end_time", segment)
+            times = f"{at}.start_time, end_time"
+            check_finite(clip.path, clip.uid, times, segment)
             primary.append(label)
     return primary
-
-
-def _records(
-    path: Path,
-    clips: Mapping[str, _Clip],
-    labels: Mapping[str, Sequence[Label]],
-    ids: Mapping[str, int],
-    rate: float,
-    report: DataReport,
-) -> dict[str, ClipRecord]:
-    tally = report.stage("annotations", "clips")
-    records = {}
-    for uid, clip in clips.items():
-        if clip.split != "test" and not labels[uid]:
-            tally.reject("no primary label")
-            continue
-        windows = [
-            WindowRecord((one.start_time, one.end_time), one.label, ids[one.label])
-            for one in labels[uid]
-        ]
-        seconds = clip.end - clip.start
-        records[uid] = ClipRecord(
-            clip.video_uid, uid, seconds, rate, clip.split, windows, clip.start
-        )
-    return records
 
 
 def _category_ids(
     folder: Path,
     categories: Mapping[str, int] | Path | str | None,
-    labels: Mapping[Path, Mapping[str, Sequence[Label]]],
+    clips: Iterable[_Clip],
     report: DataReport,
 ) -> tuple[Mapping[str, int], str]:
     """Category name -> id, and where it comes from."""
-    used = {
-        label.label: (path, uid)
-        for path, in_file in labels.items()
-        for uid, primary in in_file.items()
-        for label in primary
-    }
+    used = {label.label: clip for clip in clips for label in clip.labels}
     if categories is None and (folder / CATEGORY_FILE).is_file():
         categories = folder / CATEGORY_FILE
     if categories is None:
@@ -229,10 +212,10 @@ def _category_ids(
     if not isinstance(categories, Mapping):
         source = Path(categories).name
         categories = _read_categories(Path(categories), report)
-    for name, (path, uid) in used.items():
+    for name, clip in used.items():
         if name not in categories:
             problem = f"the category {name!r} is not in the {source}"
-            raise DataError(path, problem, record=uid)
+            raise DataError(clip.path, problem, record=clip.uid)
     return categories, source
 
 

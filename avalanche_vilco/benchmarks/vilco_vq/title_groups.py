@@ -62,7 +62,11 @@ def title_groups(
     group = _dealt_titles(table, n_experiences, np.random.default_rng(seed))
     # One group holds all titles; the clustering wants two at least.
     if grouping == "together" and n_experiences > 1:
-        starts = [group, _co_clustered(table, group, n_experiences, seed)]
+        starts = [group]
+        if min(table.counts.shape) > n_experiences:
+            clustering = SpectralCoclustering(n_experiences, random_state=seed)
+            rows = clustering.fit(table.counts).row_labels_
+            starts.append(_near_clips(table, rows, group, n_experiences))
         found = [_gathered_titles(table, start, n_experiences) for start in starts]
         group = max(found, key=lambda one: one[1])[0]
     return [
@@ -138,16 +142,6 @@ def _gathered_titles(
         best, kept = group, now
         group = _near_clips(table, chosen, group, n_groups)
     return best, kept
-
-
-def _co_clustered(
-    table: _Table, group: NDArray[np.int64], n_groups: int, seed: int
-) -> NDArray[np.int64]:
-    """(titles,) group of each by spectral co-clustering of clips and titles."""
-    if min(table.counts.shape) <= n_groups:
-        return group
-    clusters = SpectralCoclustering(n_groups, random_state=seed).fit(table.counts)
-    return _near_clips(table, clusters.row_labels_, group, n_groups)
 
 
 def _near_clips(
