@@ -23,6 +23,7 @@ from avalanche_vilco.benchmarks.spec import (
     find_benchmark,
 )
 from avalanche_vilco.cli.quiet import import_quietly
+from avalanche_vilco.core.registry import look_up
 from avalanche_vilco.core.settings import option_types
 from avalanche_vilco.core.terminal import one_line
 
@@ -43,7 +44,13 @@ def main(arguments: Sequence[str]) -> int:
     """
     import hydra
 
-    _store_settings()
+    known = _store_settings()
+    try:
+        for group, names in known.items():
+            _check_choices(group, names, arguments)
+    except ValueError as error:
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        raise SystemExit(1) from None
     # Hydra reads sys.argv; it also gives -m, --help and --cfg.
     sys.argv = ["avalanche-vilco run", *map(_own_message, arguments)]
     try:
@@ -85,6 +92,16 @@ def _own_message(argument: str) -> str:
     return f"++{argument}" if is_plain and not is_group else argument
 
 
+def _check_choices(
+    group: str, names: Mapping[str, Any], arguments: Sequence[str]
+) -> None:
+    """Refuse plain names that Hydra would answer with its search path."""
+    for argument in arguments:
+        if match := re.fullmatch(rf"{group}=([\w,]+)", argument):
+            for name in match[1].split(","):
+                look_up(group, name, names)
+
+
 def _wishes(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that are neither null nor what they are anyway."""
     found = {}
@@ -118,8 +135,8 @@ def _shown(default: Any) -> Any:
     return default if isinstance(default, (bool, int, float, str)) else None
 
 
-def _store_settings() -> None:
-    """Tell Hydra of all benchmarks, strategies and settings."""
+def _store_settings() -> dict[str, Mapping[str, Any]]:
+    """Tell Hydra of all benchmarks, strategies and settings; by group, their names."""
     from hydra.core.config_store import ConfigStore
 
     import_quietly("avalanche.training")
@@ -154,6 +171,7 @@ def _store_settings() -> None:
         },
     }
     store.store(name="run", node=node)
+    return {"benchmark": dict.fromkeys(names), "strategy": strategies}
 
 
 def _left_open(benchmarks: Sequence[Benchmark], strategy: str) -> dict[str, None]:

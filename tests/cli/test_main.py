@@ -33,6 +33,8 @@ def test_a_sweep_runs_and_writes_results(mq_root: Path, tmp_path: Path) -> None:
     [
         ("benchmark.dataset_root=nowhere", "no data folder at nowhere"),
         ("benchmark.sead=3", "'vilco_mq' has no option 'sead'. Did you mean seed?"),
+        ("benchmark=vilco_mqq", "unknown benchmark 'vilco_mqq'. Did you mean vilco_mq"),
+        ("strategy=naive,replai", "unknown strategy 'replai'. Did you mean replay?"),
     ],
 )
 def test_what_is_wrong_is_one_line(
