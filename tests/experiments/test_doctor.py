@@ -107,9 +107,6 @@ def without(path: Path, *others: Path) -> str:
     return path.stem if path.parent.name == "features" else path.name
 
 
-# Each plants one fault and returns the name it must be found by.
-
-
 def key_occurs_twice(root: Path) -> str:
     text, uid = (root / ANNOTATIONS).read_text(), clip(root)
     second = text.replace(f'"{uid}": {{', f'"{uid}": {{"duration": 1.0, ', 1)
@@ -234,9 +231,6 @@ FAULTS: dict[str, tuple[Plant, str, str]] = {
         *("narration features", "expected 512 channels but got 511"),
     ),
 }
-
-
-# Notes: legal, but worth a word.
 
 
 def leftover_file(root: Path) -> str:
@@ -587,9 +581,6 @@ def test_doctor_starts_without_avalanche(mq_root):
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.endswith("set()\n"), done.stderr
-
-
-# Other benchmarks, and several in one root
 
 
 @pytest.fixture

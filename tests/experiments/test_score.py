@@ -74,9 +74,6 @@ def recall_names(ks, times="x"):
     return [f"Recall@{k}{times}" for k in ks]
 
 
-# The official numbers
-
-
 @pytest.mark.parametrize("number", MQ_CASES)
 def test_moment_files_score_as_in_the_official_evaluators(shared_dir, command, number):
     case = load(shared_dir, f"mq/case_{number:02}")
@@ -227,9 +224,6 @@ def test_ground_truth_of_the_real_file_as_prediction_scores_one(shared_dir, comm
     assert "repeat another one to within 1 ms, left out" in repeated["reason"]
     n_raw = sum(len(records[uid]["annotations"]) for uid in results)
     assert n_raw == counts["annotated windows"] + repeated["count"]
-
-
-# What is printed
 
 
 def mq_files():
@@ -387,9 +381,6 @@ def test_clips_nobody_annotated_are_refused_and_false_positives_in_the_reference
     assert code == 1
     assert "record 'clipXX': 1 of 3 clips are not in the annotations" in err
     assert command("mq", "--reference", "vilco")[0] == 0
-
-
-# What is refused
 
 
 def changed(task, path, value, which="pred"):

@@ -163,21 +163,6 @@ def test_every_query_is_the_head_of_a_clip_in_train_and_in_test(benchmark):
             assert set(exp.dataset.targets) == set(exp.classes_in_this_experience)
 
 
-def test_experiences_are_those_of_the_file_in_order(benchmark, raw):
-    labels = {w["label_id"] for r in raw.values() for w in r["annotations"]}
-    assert benchmark.classes_order == sorted(labels)
-    assert benchmark.n_classes_per_exp == [22] * 5
-
-
-def test_uneven_groups_drop_no_clip(annotations, features):
-    built = vilco_mq(
-        per_exp_classes=[1, 109],
-        sources={"annotations": annotations, "features": features},
-    )
-    assert built.report.stage("protocol exclusive", "clips").kept == 2_007
-    assert all(len(exp.dataset) for exp in built.train_stream)
-
-
 def test_dropped_clips_change_the_denominator(annotations, raw, features, tmp_path):
     some = [uid for uid, record in raw.items() if record["annotations"]][:1500]
     for uid in some:

@@ -296,9 +296,6 @@ def test_off_the_cpu_shapes_depend_on_the_arguments_only():
     assert hits.shape == (1, 7, 5) and hits.device.type == "meta"
 
 
-# Recall -----------------------------------------------------------------------------
-
-
 # Case 25 is left out: the public code raises KeyError for a clip without an entry in
 # the results; such a clip is a batch row without predictions here.
 RECALL_CASES = sorted({*ORACLE_CASES, 20, 21, 40} - {25})
@@ -518,9 +515,6 @@ def test_scores_and_windows_of_any_type_count_alike(dtype):
         target_labels,
     )
     assert torch.equal(got, expected) and expected[0].tolist() == [1.0, 1.0]
-
-
-# Both -------------------------------------------------------------------------------
 
 
 def per_gt(*arguments, **options):
