@@ -95,7 +95,7 @@ class ConvSelfAttention(nn.Module):
         local = self.norm(self.conv(x, valid))
         parts = self.query_key_value(local).chunk(3, -1)
         if self.span is None or self.span >= 2 * x.shape[1] - 1:
-            return self.out(_attend(parts, valid_out, self.n_heads))
+            return self.out(attend(parts, valid_out[:, None], self.n_heads))
         radius = self.span // 2
         return self.out(_attend_nearby(parts, valid_out, self.n_heads, radius))
 
@@ -123,7 +123,7 @@ class CrossAttention(nn.Module):
         :return: (B, T, D).
         """
         parts = (self.query(x), *self.key_value(tokens).chunk(2, dim=-1))
-        return self.out(_attend(parts, valid_tokens, self.n_heads))
+        return self.out(attend(parts, valid_tokens[:, None], self.n_heads))
 
 
 class CrossModalBlock(nn.Module):
@@ -212,21 +212,24 @@ class TextBlock(nn.Module):
     def forward(self, x: Tensor, valid: Tensor) -> Tensor:
         """(K, L, D), (K, L) with at least one True a row -> (K, L, D)."""
         parts = self.query_key_value(self.attention_norm(x)).chunk(3, -1)
-        x = x + self.out(_attend(parts, valid, self.n_heads))
+        x = x + self.out(attend(parts, valid[:, None], self.n_heads))
         return x + self.feed_forward(self.feed_norm(x))
 
 
-def _attend(parts: Sequence[Tensor], valid_keys: Tensor, n_heads: int) -> Tensor:
-    """Multi-head attention of (B, T, D) queries over (B or 1, S, D) keys and values.
+def attend(parts: Sequence[Tensor], seen: Tensor, n_heads: int) -> Tensor:
+    """Multi-head attention.
 
-    :param valid_keys: (B or 1, S) bool, those that are looked at.
+    :param parts: (B, T, D) queries, (B or 1, S, D) keys and values.
+    :param seen: (B or 1, T or 1, S) bool, keys that a query looks at, at least one.
+    :param n_heads: heads.
+    :return: (B, T, D).
     """
     # (B, T, D) -> (B, H, T, D / H)
     query, key, value = (
         part.unflatten(-1, (n_heads, -1)).transpose(1, 2) for part in parts
     )
     key, value = (part.expand(len(query), -1, -1, -1) for part in (key, value))
-    mask = valid_keys[:, None, None, :]
+    mask = seen[:, None]
     attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return attended.transpose(1, 2).flatten(2)
 
@@ -238,11 +241,9 @@ _BLOCK = 32
 def _attend_nearby(
     parts: Sequence[Tensor], valid: Tensor, n_heads: int, radius: int
 ) -> Tensor:
-    """Multi-head attention of each of (B, T, D) steps over those near it.
-
-    The cost grows with T, not with its square: steps attend in blocks to their own
-    block and ``radius`` steps on either side.
-    """
+    """Multi-head attention of each of (B, T, D) steps over those near it."""
+    # The cost grows with T, not with its square: steps attend in blocks to their own
+    # block and `radius` steps on either side.
     n_steps = valid.shape[1]
     size = max(_BLOCK, radius)
     n_blocks = -(-n_steps // size)
@@ -265,15 +266,8 @@ def _attend_nearby(
     seen = real.flatten(0, 1)[:, None] & near
     # A step beyond the clip's end sees itself: attention over nothing is undefined.
     seen = seen | (places == steps[:, None])
-    query, key, value = (
-        part.unflatten(-1, (n_heads, -1)).transpose(1, 2)
-        for part in (query, key, value)
-    )
-    attended = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=seen[:, None]
-    )
-    # (B * N, heads, size, D / heads) -> (B * N, size, D) -> (B, T, D)
-    joined = attended.transpose(1, 2).flatten(2)
+    # (B * N, size, D) -> (B, T, D)
+    joined = attend((query, key, value), seen, n_heads)
     return joined.unflatten(0, (-1, n_blocks)).flatten(1, 2)[:, :n_steps]
 
 

@@ -66,8 +66,11 @@ def assign_points(
     wins = fits & (length <= shortest[:, None] + 1e-3)
     offsets = torch.stack([left, right], dim=1) / grid.strides
     winner = winner[:, None, None].expand(-1, 2, 1, -1)
+    # (B, N, P) -> (B, K, P); row K takes what answers for no window
+    hot = torch.zeros(len(wins), n_queries + 1, wins.shape[2], device=wins.device)
+    rows = torch.where(wins, labels.clamp(min=0)[..., None], n_queries)
     return PointTargets(
-        _multi_hot(wins, labels, n_queries),
+        hot.scatter(1, rows, 1.0)[:, :n_queries],
         offsets.gather(2, winner)
         .squeeze(2)
         .clamp(OFFSET_LOW, OFFSET_LOW + OFFSET_SPAN),
@@ -90,13 +93,6 @@ def _nearest_point(
     distance = from_centre.masked_fill(~usable | (grid.strides > 1), torch.inf)
     points = torch.arange(len(grid.steps), device=distance.device)
     return usable & (points == distance.argmin(-1, keepdim=True))
-
-
-def _multi_hot(wins: Tensor, labels: Tensor, n_queries: int) -> Tensor:
-    n_clips, _, n_points = wins.shape
-    hot = torch.zeros(n_clips, n_queries + 1, n_points, device=wins.device)
-    rows = torch.where(wins, labels.clamp(min=0)[..., None], n_queries)
-    return hot.scatter(1, rows, 1.0)[:, :n_queries]
 
 
 def sigmoid_focal_loss(

@@ -27,11 +27,7 @@ class PooledPyramid(FeaturePyramid):
     def forward(
         self, x: Tensor, valid: Tensor, tokens: Tensor, valid_tokens: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Pool.
-
-        :param x: (B, T, D), T a multiple of the coarsest stride.
-        :return: for each level its (B, T / 2**l, D) features and mask.
-        """
+        """Pool, as :meth:`FeaturePyramid.forward` fuses."""
         features: list[Tensor] = []
         masks: list[Tensor] = []
         for level, norm in enumerate(self.norms):

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 MODES = ("replace", "prepend")
+KEY_NOISE = 0.1
+"""Of keys laid among queries, as a share of the queries' norm."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class PromptMemory(nn.Module):
         self.keys = nn.Parameter(torch.randn(n_prompts, width, generator=draw))
 
     @torch.no_grad()
-    def spread_keys(self, queries: Tensor, *, noise: float = 0.1) -> None:
+    def spread_keys(self, queries: Tensor) -> None:
         """Lay keys and prompts among queries.
 
         Text encoders put all sentences into a narrow cone, where random keys see all
@@ -95,7 +97,6 @@ class PromptMemory(nn.Module):
         a prompt's tokens start as its key.
 
         :param queries: (K, D) embeddings, K may be 0.
-        :param noise: share of the embeddings' norm.
         """
         if not len(queries):
             return
@@ -103,7 +104,9 @@ class PromptMemory(nn.Module):
         indices = [order[i % len(order)] for i in range(len(self.keys))]
         chosen = queries.detach().cpu().float()[indices]
         draw = torch.Generator().manual_seed(self.seed + 1)
-        scale = noise * chosen.norm(dim=1, keepdim=True) / math.sqrt(chosen.shape[1])
+        scale = (
+            KEY_NOISE * chosen.norm(dim=1, keepdim=True) / math.sqrt(chosen.shape[1])
+        )
         shaken = chosen + scale * torch.randn(chosen.shape, generator=draw)
         self.keys.copy_(shaken)
         tokens = torch.randn(self.prompts.shape, generator=draw) * scale[:, None]

@@ -15,6 +15,7 @@ from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_
 from torch import Tensor, nn
 
 DINOV2 = "vit_base_patch14_dinov2.lvd142m"
+# Of the pixels that DINOv2 was trained on, in [0, 1].
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -25,29 +26,24 @@ class FrozenViT(nn.Module):
     penalty or importance sees them. A deep copy of a model shares them.
 
     :param vit: timm's transformer, with ``forward_features`` and ``patch_embed``.
-    :param mean: of the pixels that it was trained on, in [0, 1].
-    :param std: of these pixels.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(
-        self,
-        vit: Any,
-        *,
-        mean: tuple[float, ...] = _MEAN,
-        std: tuple[float, ...] = _STD,
-    ) -> None:
+    def __init__(self, vit: Any) -> None:
         super().__init__()
         self.vit = vit
         self.dim: int = vit.embed_dim
         """Channels C of the embeddings."""
         self.stride: int = vit.patch_embed.patch_size[0]
         """Pixels from one embedding to the next."""
-        self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1))
-        self.register_buffer("std", torch.tensor(std).view(3, 1, 1))
-        _freeze(vit)
+        self.register_buffer("mean", torch.tensor(_MEAN).view(3, 1, 1))
+        self.register_buffer("std", torch.tensor(_STD).view(3, 1, 1))
+        for part in vit.modules():
+            for name, weight in list(part.named_parameters(recurse=False)):
+                delattr(part, name)
+                part.register_buffer(name, weight.detach())
         self.train(False)
 
     def train(self, mode: bool = True) -> FrozenViT:
@@ -75,13 +71,6 @@ class FrozenViT(nn.Module):
         patches = tokens[:, self.vit.num_prefix_tokens :]
         height, width = (size // self.stride for size in pixels.shape[-2:])
         return patches.transpose(1, 2).unflatten(2, (height, width))
-
-
-def _freeze(module: nn.Module) -> None:
-    for part in module.modules():
-        for name, weight in list(part.named_parameters(recurse=False)):
-            delattr(part, name)
-            part.register_buffer(name, weight.detach())
 
 
 @contextmanager

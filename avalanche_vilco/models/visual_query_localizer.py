@@ -22,7 +22,7 @@ from avalanche_vilco.models.anchors import (
     TRACK_REGRESSION_CHANNELS,
     bounded_deltas,
 )
-from avalanche_vilco.models.blocks import CrossAttention, FeedForward
+from avalanche_vilco.models.blocks import CrossAttention, FeedForward, attend
 from avalanche_vilco.models.frame_answers import FrameAnswers, best_of_frames
 from avalanche_vilco.models.localizer import PRIOR_PROBABILITY, Localizer
 from avalanche_vilco.models.visual_backbone import FrozenViT
@@ -116,14 +116,9 @@ class Correspondence(nn.Module):
         """
         attended = self.attention(self.norm(x), context, mask)
         weights = self.importance(crop).softmax(dim=1)
-        similarity = torch.cat(
-            [
-                self._similarity(self.match(x), self.match(crop), weights),
-                self._similarity(*frozen, weights),
-            ],
-            dim=-1,
-        )
-        x = x + attended + self.likeness(similarity)
+        learnt = self._similarity(self.match(x), self.match(crop), weights)
+        similarity = [learnt, self._similarity(*frozen, weights)]
+        x = x + attended + self.likeness(torch.cat(similarity, dim=-1))
         return x + self.feed_forward(self.feed_norm(x))
 
     def _similarity(self, x: Tensor, crop: Tensor, weights: Tensor) -> Tensor:
@@ -168,17 +163,11 @@ class NearbyFrames(nn.Module):
         """
         query, key, value = self.query_key_value(self.norm(x)).chunk(3, dim=-1)
         key = self._around(key) + self.apart[:, None]
-        parts = [query, key.flatten(2, 3), self._around(value).flatten(2, 3)]
-        # (B, T, S, D) -> (B * T, heads, S, D / heads)
-        query, key, value = (
-            part.flatten(0, 1).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
-            for part in parts
-        )
-        attended = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=self._mask(valid, x.shape[2])
-        )
-        # (B * T, heads, L, D / heads) -> (B, T, L, D)
-        x = x + self.out(attended.transpose(1, 2).flatten(2)).unflatten(0, valid.shape)
+        around = (query, key.flatten(2, 3), self._around(value).flatten(2, 3))
+        # (B, T, S, D) -> (B * T, S, D)
+        parts = [part.flatten(0, 1) for part in around]
+        attended = attend(parts, self._mask(valid, x.shape[2]), self.n_heads)
+        x = x + self.out(attended).unflatten(0, valid.shape)
         return x + self.feed_forward(self.feed_norm(x))
 
     def _around(self, x: Tensor) -> Tensor:
@@ -187,13 +176,12 @@ class NearbyFrames(nn.Module):
         return padded.unfold(1, 2 * self.radius + 1, 1).movedim(-1, 2)
 
     def _mask(self, valid: Tensor, n_places: int) -> Tensor:
-        """(B * T, 1, 1, S) bool; a frame that is not there sees itself."""
-        around = F.pad(valid, (self.radius, self.radius)).unfold(
-            1, 2 * self.radius + 1, 1
-        )
-        itself = torch.arange(2 * self.radius + 1, device=valid.device) == self.radius
+        """(B * T, 1, S) bool; a frame that is not there sees itself."""
+        size = 2 * self.radius + 1
+        around = F.pad(valid, (self.radius, self.radius)).unfold(1, size, 1)
+        itself = torch.arange(size, device=valid.device) == self.radius
         mask = (around | itself).repeat_interleave(n_places, dim=-1)
-        return mask.flatten(0, 1)[:, None, None]
+        return mask.flatten(0, 1)[:, None]
 
 
 class SpaceTimeEncoder(nn.Module):
@@ -343,9 +331,7 @@ class VisualQueryLocalizer(Localizer):
         """
         # (B, T, places, D) -> (B * T, D, h, w)
         pictures = self._encode(batch).flatten(0, 1).transpose(1, 2)
-        pictures = pictures.unflatten(
-            2, (self.encoder.grid_size, self.encoder.grid_size)
-        )
+        pictures = pictures.unflatten(2, (self.encoder.grid_size,) * 2)
         logits, deltas = self.heads(pictures)
         packed = torch.cat([logits[..., None], bounded_deltas(deltas)], dim=-1)
         packed = packed * batch.valid.flatten()[:, None, None].to(packed.dtype)

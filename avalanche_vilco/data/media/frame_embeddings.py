@@ -81,17 +81,12 @@ class FrameEmbeddings:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder).expanduser()
-        self._index = _read_index(self.folder)
-
-    @property
-    def fingerprint(self) -> str:
+        index = _read_index(self.folder)
+        self.fingerprint = index.fingerprint
         """What the embeddings were computed from and by."""
-        return self._index.fingerprint
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
+        self.shape = index.shape
         """(C, h, w) of a frame's embedding."""
-        return self._index.shape
+        self._queries = index.queries
 
     @property
     def nbytes(self) -> int:
@@ -113,9 +108,8 @@ class FrameEmbeddings:
             missing = wanted[stored[rows] != wanted].tolist()
             if missing:
                 problem = f"no embeddings of frames {missing[:10]}"
-                raise DataError(
-                    self._path(clip_id), problem, record=clip_id, hint=_HINT
-                )
+                path = self.folder / f"{clip_id}{SUFFIX}"
+                raise DataError(path, problem, record=clip_id, hint=_HINT)
             if not len(rows):
                 return torch.zeros(0, *self.shape, dtype=torch.float16)
             low, high = int(rows.min()), int(rows.max()) + 1
@@ -142,17 +136,14 @@ class FrameEmbeddings:
         """Clip and row of each query."""
         return {
             query_id: (clip_id, row)
-            for clip_id, query_ids in self._index.queries.items()
+            for clip_id, query_ids in self._queries.items()
             for row, query_id in enumerate(query_ids)
         }
 
-    def _path(self, clip_id: str) -> Path:
-        return self.folder / f"{clip_id}{SUFFIX}"
-
     def _opened(self, clip_id: str) -> Any:
-        if clip_id not in self._index.queries:
+        if clip_id not in self._queries:
             raise DataError(self.folder, "no embeddings of this clip", record=clip_id)
-        return _open(self._path(clip_id))
+        return _open(self.folder / f"{clip_id}{SUFFIX}")
 
 
 def write_frame_embeddings(

@@ -96,16 +96,8 @@ def decode_line(
     return convert(raw, kind, path, hint=hint, record=record)
 
 
-def parse_narration(path: Path | str, number: int, line: bytes) -> list[Narration]:
-    """One line of the jsonl file, one narration for each of its windows.
-
-    :param path: the file, for the message.
-    :param number: line number, from 1, for the message.
-    :param line: its bytes.
-    :return: narrations in the line's order; windows are as in the file.
-    :raises DataError: too long, not JSON, a field is missing, of another type, empty
-        or not finite; names the line.
-    """
+def _parsed(path: Path, number: int, line: bytes) -> list[Narration]:
+    """One line of the jsonl file, one narration for each of its windows, as there."""
     record = f"line {number}"
     item = decode_line(path, record, line, _Line, _LAYOUT_HINT)
     for name in ("video_id", "query_id"):
@@ -170,7 +162,7 @@ def read_narrations(
     by_clip: dict[str, list[Narration]] = {}
     for number, line in lines:
         try:
-            parsed = parse_narration(path, number, line)
+            parsed = _parsed(path, number, line)
         except DataError as fault:
             if faults is None:
                 raise

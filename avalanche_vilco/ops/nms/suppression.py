@@ -195,8 +195,10 @@ def _picks_of_torch(given: Candidates, rule: NMSRule) -> tuple[Tensor, Tensor]:
         same_label = labels == labels.gather(1, best)
         lowered = _lowered(scores, overlap.div_(union), rule)
         if rule.per_label is not None:
-            spent = _is_spent(labels, torch.cat(indices, 1), rule.per_label)
-            lowered = lowered.masked_fill(spent, 0.0)
+            # (B, 1) whether the label of the last pick has had all its picks
+            of_picks = labels.gather(1, torch.cat(indices, 1))
+            n_picks = (of_picks == of_picks[:, -1:]).sum(1, keepdim=True)
+            lowered = lowered.masked_fill(n_picks >= rule.per_label, 0.0)
         scores = torch.where(same_label, lowered, scores).scatter_(1, best, 0.0)
     found, lowered = torch.cat(indices, 1), torch.cat(picked, 1)
     unfilled = (0, n_places - found.shape[1])
@@ -217,12 +219,6 @@ def _lowered(scores: Tensor, tiou: Tensor, rule: NMSRule) -> Tensor:
     if rule.floor > 0:
         scores = scores.masked_fill(scores < rule.floor, 0.0)
     return scores
-
-
-def _is_spent(labels: Tensor, indices: Tensor, per_label: int) -> Tensor:
-    """Whether the label of the last pick has had all its picks, ``(B, 1)``."""
-    of_picks = labels.gather(1, indices)
-    return ((of_picks == of_picks[:, -1:]).sum(1) >= per_label).unsqueeze(1)
 
 
 # Voting ----------------------------------------------------------------------------
