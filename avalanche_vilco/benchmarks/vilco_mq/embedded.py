@@ -4,7 +4,7 @@ It stands in for the licensed data, in the same on-disk layout, so that the same
 readers, benchmarks and metrics run on it. It is made to be *like* the real annotation
 file (see ``docs/mini_mq.md`` for both sets of statistics), drawn from a fixed seed on
 first use, cached, and frozen: a change to what it contains needs a new
-``MINI_MQ_VERSION``. Scores on it say nothing about scores on the real data.
+``MiniMQConfig.version``. Scores on it say nothing about scores on the real data.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ from avalanche_vilco.benchmarks.vilco_mq.layout import ANNOTATION_FILE, QUERY_TE
 from avalanche_vilco.core.files import sha256_of
 from avalanche_vilco.data.text.narrations import NARRATION_FEATURE_FILE, NARRATION_FILE
 
-__all__ = ["MINI_MQ", "MINI_MQ_CATEGORIES", "MINI_MQ_VERSION", "MiniMQConfig"]
-
-MINI_MQ_VERSION = "1"
+__all__ = ["MINI_MQ", "MINI_MQ_CATEGORIES", "MiniMQConfig"]
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class MiniMQConfig(EmbeddedConfig):
     """
 
     name = "mini_mq"
-    version = MINI_MQ_VERSION
+    version = "1"
     seed: int = 613
     n_train: int = 360
     n_val: int = 120
@@ -492,18 +490,16 @@ def _draw_window(
     start = max(0.0, event.start + float(shift[0]))
     end = min(plan.duration, event.end + float(shift[1]))
     if event.is_last:
-        end = min(plan.duration + _draw_overhang(rng), start + plan.duration)
+        # Beyond the clip's end: often none, mostly a frame, rarely seconds.
+        overhang = 0.0
+        if rng.random() >= 0.45:
+            is_long = rng.random() < 0.03
+            overhang = rng.uniform(1, 7) if is_long else rng.exponential(0.025)
+        end = min(plan.duration + float(overhang), start + plan.duration)
     end = max(end, start + _MIN_WINDOW_SEC)
     if end > plan.duration and not event.is_last:
         start, end = start - (end - plan.duration), plan.duration
     return [round(start, 5), round(end, 5)]
-
-
-def _draw_overhang(rng: np.random.Generator) -> float:
-    """Seconds beyond the clip's end: often none, mostly a frame, rarely seconds."""
-    if rng.random() < 0.45:
-        return 0.0
-    return float(rng.uniform(1, 7) if rng.random() < 0.03 else rng.exponential(0.025))
 
 
 # --- What the clip's features look like ---------------------------------------------

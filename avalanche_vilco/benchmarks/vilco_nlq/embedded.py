@@ -5,7 +5,7 @@ readers, benchmarks and metrics run on it. Clips hold events; a question names s
 parts of an event and asks for another, so that the words are needed to tell which of
 the clip's events answers it (see ``docs/mini_nlq.md``). It is drawn from a fixed seed
 on first use, cached, and frozen: a change to what it contains needs a new
-``MINI_NLQ_VERSION``. Scores on it say nothing about scores on the real data.
+``MiniNLQConfig.version``. Scores on it say nothing about scores on the real data.
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ from avalanche_vilco.benchmarks.vilco_nlq.templates import NLQ_TEMPLATES
 from avalanche_vilco.core.files import sha256_of
 from avalanche_vilco.data.text.narrations import NARRATION_FEATURE_FILE, NARRATION_FILE
 
-__all__ = ["MINI_NLQ", "MINI_NLQ_VERSION", "MiniNLQConfig"]
-
-MINI_NLQ_VERSION = "1"
+__all__ = ["MINI_NLQ", "MiniNLQConfig"]
 
 _WORLD, _PLAN, _LAYOUT, _FEATURES, _TEXT, _NARRATION = range(6)
 _FRAMES_PER_SEC = 30
@@ -99,7 +97,7 @@ class MiniNLQConfig(EmbeddedConfig):
     """
 
     name = "mini_nlq"
-    version = MINI_NLQ_VERSION
+    version = "1"
     seed: int = 907
     n_train: int = 240
     n_val: int = 64

@@ -5,7 +5,7 @@ frames a second, ``clips/<clip_uid>.mp4``, and annotations in Ego4D's own form, 
 the same readers, benchmarks and metrics run on it. Clips show textured objects that
 move, come and go before a moving background (see ``docs/vilco_vq.md``). It is drawn
 from a fixed seed on first use, cached, and frozen: a change to what it contains needs a
-new ``MINI_VQ_VERSION``. Scores on it say nothing about scores on the real data.
+new ``MiniVQConfig.version``. Scores on it say nothing about scores on the real data.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ from avalanche_vilco.benchmarks.vilco_vq.annotations import (
 from avalanche_vilco.core.files import sha256_of
 from avalanche_vilco.data.media.video import VIDEO_SUFFIX, write_video
 
-__all__ = ["MINI_VQ", "MINI_VQ_TITLES", "MINI_VQ_VERSION", "MiniVQConfig"]
-
-MINI_VQ_VERSION = "1"
+__all__ = ["MINI_VQ", "MINI_VQ_TITLES", "MiniVQConfig"]
 
 Shape: TypeAlias = Callable[[Array, Array], Array]
 _VIDEO, _CLIP, _SCENERY, _NOTES = range(4)
@@ -136,7 +134,7 @@ class MiniVQConfig(EmbeddedConfig):
     """
 
     name = "mini_vq"
-    version = MINI_VQ_VERSION
+    version = "1"
     seed: int = 911
     n_train: int = 60
     n_val: int = 30
@@ -536,7 +534,7 @@ def _write_subset(
     content = {
         "version": "1.0.5",
         "date": "220325",
-        "description": f"mini_vq v{MINI_VQ_VERSION}, generated",
+        "description": f"mini_vq v{config.version}, generated",
         "videos": list(videos.values()),
     }
     (root / OFFICIAL_VQ_FILES[subset]).write_text(

@@ -12,8 +12,6 @@ from avalanche_vilco.benchmarks.examination import (
 )
 from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     CLIP_FOLDER,
-    VisualClip,
-    VisualQuery,
     find_vq_files,
     read_unlabelled_visual_queries,
     read_visual_queries,
@@ -59,14 +57,11 @@ def _examine_videos(
     faulty |= files.add_faults(chain.from_iterable(lines))
     for query in present if diagnosis.is_deep else ():
         if query.clip_id not in faulty:
+            clip = by_id[query.clip_id]
             try:
-                _read_crop(videos, by_id[query.clip_id], query)
+                info = videos.info(clip.clip_id)
+                frames = clip_file_frames(clip, [query.crop.frame], info).tolist()
+                videos.read(clip.clip_id, frames)
             except VideoError as error:
                 faulty |= files.add_faults([f"{query.clip_id}: {error.problem}"])
     videos.close()
-
-
-def _read_crop(videos: VideoFolder, clip: VisualClip, query: VisualQuery) -> None:
-    info = videos.info(clip.clip_id)
-    (frame,) = clip_file_frames(clip, [query.crop.frame], info).tolist()
-    videos.read(clip.clip_id, [frame])

@@ -33,7 +33,7 @@ SMALL = MiniMQConfig(
 )
 
 # The frozen default of version 1. A change here is a change of the data: it needs a
-# new MINI_MQ_VERSION, because results on the two cannot be compared.
+# new MiniMQConfig.version, because results on the two cannot be compared.
 ANNOTATION_SHA256 = "e6cbf431651ecab75eacc076005d5e1177875b201df1b6c83aa9b34e4a5d4a5d"
 FEATURE_SUMS = {
     "001507a1-2f9a-46c9-80b5-2f7204095446": 1819.2,
@@ -287,7 +287,7 @@ def assert_holds_only(cache: Path, root: Path) -> None:
 
 
 def test_default_and_other_configs_do_not_share_a_folder(tmp_path, default_root):
-    assert default_root.name == f"mini_mq_v{mini.MINI_MQ_VERSION}"
+    assert default_root.name == f"mini_mq_v{mini.MINI_MQ.version}"
     assert SMALL.root(tmp_path).name != default_root.name
 
 

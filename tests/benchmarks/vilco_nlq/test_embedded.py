@@ -35,7 +35,7 @@ from avalanche_vilco.data.text.narrations import NarrationStore, narration_files
 from avalanche_vilco.data.text.tokens import QueryTokens
 
 # The frozen default of version 1. A change here is a change of the data: it needs a
-# new MINI_NLQ_VERSION, because results on the two cannot be compared.
+# new MiniNLQConfig.version, because results on the two cannot be compared.
 SHA256_STARTS = {
     "nlq_train.json": "b8e4edb14b0c22b5194a996fec4bdced",
     "nlq_val.json": "8d88455eb93ccf1c273f9ebbc88538fe",

@@ -27,7 +27,7 @@ from avalanche_vilco.data.media.video import VideoFolder, probe_video
 SMALL = MiniVQConfig(n_train=5, n_val=4, n_test=1, clip_frames=(72, 80))
 
 # The frozen default of version 1. A change here is a change of the data: it needs a
-# new MINI_VQ_VERSION, because results on the two cannot be compared.
+# new MiniVQConfig.version, because results on the two cannot be compared.
 FINGERPRINT = "a432474eaf9310479f7c97aacfa431d4"
 FIRST_RECORD = "8e94daff0f204b4946d86287d410c13b"
 FIRST_CLIP_SUM = 428650350
