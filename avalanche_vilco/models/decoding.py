@@ -107,8 +107,7 @@ def _windows_sec(output: Tensor, points: Tensor, targets: MomentTargets) -> Tens
     ends = torch.stack(
         [steps - offsets[:, 0] * strides, steps + offsets[:, 1] * strides], dim=-1
     )
-    rate = targets.features_per_sec[:, None, None]
-    seconds = grid_to_seconds(ends, rate)
+    seconds = grid_to_seconds(ends, targets.features_per_sec[:, None, None])
     longest = targets.duration_sec[:, None, None]
     return torch.minimum(seconds.clamp(min=0), longest)
 

@@ -77,11 +77,7 @@ def best_of_frames(output: Tensor, targets: TrackWindowTargets) -> FrameAnswers:
 
 
 def _in_pixels(shares: Tensor, square: Tensor) -> Tensor:
-    """Boxes as shares of padded squares in pixels of their frames, clipped to them.
-
-    :param shares: (B, T, 4) float64.
-    :param square: (B, 3) size, left and top.
-    """
+    """Boxes (B, T, 4) as shares of squares (B, 3) in pixels, clipped to frames."""
     square_size, padding = square[:, None, :1], square[:, None, 1:]
     frame_size = (square_size - 2 * padding).repeat(1, 1, 2)
     pixels = shares * square_size - padding.repeat(1, 1, 2)

@@ -156,10 +156,7 @@ class MomentLocalizer(PyramidLocalizer):
         )
 
     def _token_mask(self, valid_tokens: Tensor, shown: Tensor | None) -> Tensor:
-        """(B or 1, K * L + 1) tokens that each clip sees, the last always among them.
-
-        The last stands for none of the queries.
-        """
+        """(B or 1, K * L + 1) tokens a clip sees, the last, for none, always."""
         n_texts, length = self.known_tokens.shape
         if shown is None and n_texts == self.n_queries:
             return valid_tokens

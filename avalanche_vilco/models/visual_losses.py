@@ -118,10 +118,7 @@ class VisualQueryLoss(nn.Module):
 
 
 def _best(overlap: Tensor, reaching: Tensor) -> Tensor:
-    """(..., anchors) bool, the largest overlap among anchors that reach the box.
-
-    Where none that overlaps it does, it is the largest among all.
-    """
+    """(..., anchors) bool, the largest overlap of those that reach it, else of all."""
     reached = overlap * reaching
     rank = torch.where(reached.amax(dim=-1, keepdim=True) > 0, reached, overlap)
     return rank == rank.amax(dim=-1, keepdim=True)

@@ -179,15 +179,10 @@ def _token_ids(folder: Path, model: Any, tokenizer: Any, text: str) -> list[int]
 
 @torch.no_grad()
 def _states(model: Any, batch: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Token states without start and end.
-
-    Padding to the right changes nothing, because a token sees only those before it.
-    """
-    ids = torch.nn.utils.rnn.pad_sequence(
-        [torch.tensor(row) for row in batch],
-        batch_first=True,
-        padding_value=batch[0][-1],
-    )
+    """Token states without start and end."""
+    # Padding to the right changes nothing: a token sees only those before it.
+    rows = [torch.tensor(row) for row in batch]
+    ids = torch.nn.utils.rnn.pad_sequence(rows, True, batch[0][-1])
     states = model(input_ids=ids.to(model.device)).last_hidden_state
     return [
         state[1 : len(row) - 1].float().cpu().clone()

@@ -123,7 +123,13 @@ def pick(groups: Groups, rule: NMSRule, indices: Integers, scores: Floats) -> No
     limit = min(indices.shape[1], len(groups.places))
     if limit == 0:
         return
-    rows, best = _rows(groups), groups.best
+    first, n_groups = groups.bounds[:-1], np.diff(groups.clips)
+    clips = np.repeat(np.arange(len(n_groups)), n_groups)
+    every = np.arange(len(first))
+    of_candidates = np.repeat(every, np.diff(groups.bounds))
+    columns = every - groups.clips[clips]
+    rows = _Rows(*groups[:5], of_candidates, first, clips, columns)
+    best = groups.best
     top = np.zeros((len(indices), limit), dtype=np.int64)
     for _ in range(limit if rule.per_label is None else rule.per_label):
         if not len(best):
@@ -136,15 +142,6 @@ def pick(groups: Groups, rule: NMSRule, indices: Integers, scores: Floats) -> No
     found = (top >> 32).astype(np.int32).view(np.float32)
     scores[:, :limit] = found
     indices[:, :limit] = np.where(found > 0, _PLACES - (top & _PLACES), -1)
-
-
-def _rows(groups: Groups) -> _Rows:
-    first, sizes = groups.bounds[:-1], np.diff(groups.bounds)
-    n_groups = np.diff(groups.clips)
-    clips = np.repeat(np.arange(len(n_groups)), n_groups)
-    every = np.arange(len(first))
-    columns = every - groups.clips[clips]
-    return _Rows(*groups[:5], np.repeat(every, sizes), first, clips, columns)
 
 
 def _keys(rows: _Rows, best: Integers) -> Integers:
