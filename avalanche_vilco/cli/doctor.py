@@ -14,7 +14,6 @@ from avalanche_vilco.experiments.doctor import PARTS, examinable, examine
 def main(arguments: Sequence[str]) -> int:
     """``avalanche-vilco doctor``.
 
-    :param arguments: command-line arguments without program and command.
     :return: exit code: 0 no fault, 1 faults, 2 bad usage (raised by argparse).
     """
     given = vars(_parser().parse_args(arguments))

@@ -15,9 +15,6 @@ def main(
 ) -> int:
     """Run and report.
 
-    :param grid: what there is to run.
-    :param description: for ``--help``.
-    :param arguments: of the command line.
     :return: exit code: 1 if a run failed or methods are not comparable, 130 when
         interrupted.
     """
@@ -34,12 +31,7 @@ def main(
 def parse(
     grid: Grid, description: str | None, arguments: Sequence[str] | None
 ) -> GridOptions:
-    """What the command line asks for.
-
-    :param grid: what there is to run.
-    :param description: for ``--help``.
-    :param arguments: of the command line.
-    """
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )

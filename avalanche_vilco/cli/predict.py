@@ -11,7 +11,6 @@ from avalanche_vilco.cli.quiet import import_quietly
 def main(arguments: Sequence[str]) -> int:
     """Write a file of answers.
 
-    :param arguments: command-line arguments without program and command.
     :return: 0; bad usage is raised by argparse.
     """
     options = _parser().parse_args(arguments)

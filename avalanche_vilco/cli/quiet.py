@@ -12,8 +12,6 @@ def import_quietly(name: str) -> Any:
 
     Avalanche and its dependencies warn of their own deprecations on import, and its
     stock plugins call what it has deprecated.
-
-    :param name: of the module.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

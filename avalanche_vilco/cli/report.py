@@ -18,7 +18,6 @@ from avalanche_vilco.reports.tables import View
 def main(arguments: Sequence[str] | None = None) -> int:
     """``avalanche-vilco report``.
 
-    :param arguments: command-line arguments without program and command.
     :return: exit code: 0 no fault, 1 faults or nothing to report, 2 bad usage (raised
         by argparse).
     """

@@ -18,7 +18,6 @@ from typing import Any
 
 from avalanche_vilco.benchmarks.spec import (
     DEFAULT_BENCHMARK,
-    Benchmark,
     benchmark_names,
     find_benchmark,
 )
@@ -62,10 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_once(config: Any) -> None:
-    """Make one run.
-
-    :param config: Hydra's.
-    """
+    """Make one run, of Hydra's config."""
     from omegaconf import OmegaConf
 
     settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
@@ -76,7 +72,7 @@ def run_once(config: Any) -> None:
         run(
             name,
             strategy.pop("name"),
-            benchmark_options=_wishes(benchmark, generator_settings(name)),
+            benchmark_options=_wishes(benchmark, _generator_settings(name)),
             strategy_options=strategy,
             **settings,
         )
@@ -113,11 +109,8 @@ def _wishes(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any
     return found
 
 
-def generator_settings(name: str) -> dict[str, Any]:
-    """Arguments of a benchmark's generator with their defaults.
-
-    :param name: of the benchmark.
-    """
+def _generator_settings(name: str) -> dict[str, Any]:
+    """Arguments of a benchmark's generator with their defaults."""
     build = inspect.unwrap(find_benchmark(name).build)
     parameters, types = inspect.signature(build).parameters, option_types(build)
     found: dict[str, Any] = {}
@@ -144,11 +137,14 @@ def _store_settings() -> dict[str, Mapping[str, Any]]:
     strategies = import_quietly("avalanche_vilco.training.strategies").STRATEGIES
     store, names = ConfigStore.instance(), benchmark_names()
     for name in names:
-        node = {"name": name, **generator_settings(name)}
+        node = {"name": name, **_generator_settings(name)}
         store.store(group="benchmark", name=name, node=node)
     benchmarks = list(map(find_benchmark, names))
     for name, strategy in strategies.items():
-        node = {"name": name, **strategy.options, **_left_open(benchmarks, name)}
+        tuned = [b.recipe.strategy_options.get(name, {}) for b in benchmarks]
+        # Options that some benchmark has another default of.
+        left_open = {option: None for options in tuned for option in options}
+        node = {"name": name, **strategy.options, **left_open}
         store.store(group="strategy", name=name, node=node)
     lines = (f"  {name:<20}{each.help}" for name, each in strategies.items())
     help_text = "\n".join(["", "Strategies", *lines, "", "null takes a default.", ""])
@@ -172,9 +168,3 @@ def _store_settings() -> dict[str, Mapping[str, Any]]:
     }
     store.store(name="run", node=node)
     return {"benchmark": dict.fromkeys(names), "strategy": strategies}
-
-
-def _left_open(benchmarks: Sequence[Benchmark], strategy: str) -> dict[str, None]:
-    """Options of a strategy that some benchmark has another default of."""
-    options = [b.recipe.strategy_options.get(strategy, {}) for b in benchmarks]
-    return {name: None for some in options for name in some}

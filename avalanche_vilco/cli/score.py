@@ -16,7 +16,6 @@ from avalanche_vilco.experiments.score import score, score_options, scored_bench
 def main(arguments: Sequence[str]) -> int:
     """``avalanche-vilco score``.
 
-    :param arguments: command-line arguments without program and command.
     :return: 0; bad usage is raised by argparse.
     :raises ValueError: a file or the device is at fault.
     """

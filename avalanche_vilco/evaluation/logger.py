@@ -45,7 +45,6 @@ class TaskMatrixLogger(BaseLogger):
         ``matrices.csv`` is what a results folder has.
     :param tensorboard: where to draw heat maps, one per matrix and evaluation.
     :param names: metrics to print and draw; all by default. The CSV file holds all.
-    :param is_printing: False prints nothing.
     """
 
     def __init__(
@@ -55,24 +54,19 @@ class TaskMatrixLogger(BaseLogger):
         csv_file: Path | str | None = None,
         tensorboard: TensorboardLogger | SummaryWriter | None = None,
         names: Collection[str] | None = None,
-        is_printing: bool = True,
     ) -> None:
         super().__init__()
         self._file = file
         self._csv_file = None if csv_file is None else Path(csv_file)
         self._tensorboard = tensorboard
         self._names = None if names is None else frozenset(names)
-        self._is_printing = is_printing
 
     def after_eval(self, strategy: Any, metric_values: Any, **kwargs: Any) -> None:
-        """Show the matrices that the evaluation filled.
-
-        :param strategy: strategy at the end of its evaluation loop.
-        :param metric_values: what the metrics emitted.
-        :param kwargs: not used.
-        """
+        """Show the matrices that the evaluation filled."""
         found = list(_matrices(strategy.evaluator.metrics))
-        filled = [each for each in found if _was_filled(each[2], strategy)]
+        experience = strategy.experience
+        stream = None if experience is None else experience.origin_stream.name
+        filled = [each for each in found if each[2].stream == stream]
         if not filled:
             return
         for name, matrix, metric in filled:
@@ -85,9 +79,8 @@ class TaskMatrixLogger(BaseLogger):
     def _show(
         self, name: str, matrix: TaskMatrix, metric: TaskMatrixMetric, step: int
     ) -> None:
-        if self._is_printing:
-            text = matrix.to_text(weights=metric.weights)
-            print(f"{name}\n{text}", file=self._file or sys.stdout, flush=True)
+        text = matrix.to_text(weights=metric.weights)
+        print(f"{name}\n{text}", file=self._file or sys.stdout, flush=True)
         if self._tensorboard is not None:
             writer = getattr(self._tensorboard, "writer", self._tensorboard)
             figure = matrix_figure(matrix, name, weights=metric.weights)
@@ -151,8 +144,3 @@ def _matrices(metrics: Collection[Any]) -> Iterator[_Named]:
         for name, matrix in metric.matrices.items():
             suffix = f"/{metric.stream}_stream" if n_of_name[name] > 1 else ""
             yield name + suffix, matrix, metric
-
-
-def _was_filled(metric: TaskMatrixMetric, strategy: Any) -> bool:
-    experience = strategy.experience
-    return experience is not None and experience.origin_stream.name == metric.stream

@@ -33,6 +33,8 @@ Number = Literal[
     "retention",
 ]
 
+_OF_WHOLE = ("forward_transfer", "grand_average", "last", "transfer", "retention")
+
 _Cells = list[tuple[int, int]]
 
 # Row of a cell that holds the score before any training.
@@ -109,8 +111,7 @@ class TaskMatrix:
         :raises ValueError: if the score is outside [0, 1] or NaN.
         """
         self._check_cell(i, j)
-        if not 0 <= value <= 1:
-            raise ValueError(f"expected p[{i}, {j}] in [0, 1] but got {value}")
+        _check_score(f"p[{i}, {j}]", value)
         self._p[i, j] = value
         self._reasons.pop((i, j), None)
         self._excluded.pop(j, None)
@@ -124,8 +125,7 @@ class TaskMatrix:
         :raises ValueError: if the score is outside [0, 1] or NaN.
         """
         self._check_cell(j, j)
-        if not 0 <= value <= 1:
-            raise ValueError(f"expected a baseline[{j}] in [0, 1] but got {value}")
+        _check_score(f"a baseline[{j}]", value)
         self._baseline[j] = value
 
     def leave_empty(self, i: int, j: int, reason: str) -> None:
@@ -195,7 +195,7 @@ class TaskMatrix:
         :raises ValueError: if there is no such number.
         """
         row = self._row(i)
-        if row is None:
+        if row < 0:
             return {(0, 0): "no score has been recorded"}
         names: tuple[Number, ...] = ("backward_forgetting", "average")
         reasons: dict[tuple[int, int], str | None] = {}
@@ -203,7 +203,13 @@ class TaskMatrix:
             needed = self._needed(name, row)
             reasons.update({cell: self._why(cell) for cell in needed})
             if not needed:
-                reasons[row, NO_TASK] = self._why_no_task(name, row)
+                where = "" if name in _OF_WHOLE else f" in row {row}"
+                left_out = "".join(
+                    f"; {j} is left out: {why}" for j, why in self._excluded.items()
+                )
+                reasons[row, NO_TASK] = (
+                    f"no experience counts for {name}{where}{left_out}"
+                )
         return {cell: why for cell, why in reasons.items() if why is not None}
 
     def average(self, i: int | None = None, *, weights: Weights = "plain") -> float:
@@ -218,8 +224,6 @@ class TaskMatrix:
         :raises ValueError: if the weights do not fit.
         """
         row = self._row(i)
-        if row is None:
-            return math.nan
         return self._mean(self._p[row], self._tasks(row + 1), weights)
 
     def backward_forgetting(
@@ -237,21 +241,8 @@ class TaskMatrix:
         :raises ValueError: if the weights do not fit.
         """
         row = self._row(i)
-        if row is None:
-            return math.nan
         drops = np.diagonal(self._p) - self._p[row]
         return self._mean(drops, self._tasks(row), weights)
-
-    def backward_transfer(
-        self, i: int | None = None, *, weights: Weights = "plain"
-    ) -> float:
-        """Backward transfer, BWT_i = -BwF_i.
-
-        :param i: row; the last one with a score by default.
-        :param weights: as in :meth:`average`.
-        :return: difference in [-1, 1], NaN where :meth:`backward_forgetting` is.
-        """
-        return 0.0 - self.backward_forgetting(i, weights=weights)
 
     def maximum_forgetting(
         self, i: int | None = None, *, weights: Weights = "plain"
@@ -268,12 +259,10 @@ class TaskMatrix:
         :raises ValueError: if the weights do not fit.
         """
         row = self._row(i)
-        if row is None:
-            return math.nan
-        best = [self._p[j:row, j].max(initial=-np.inf) for j in range(row)]
         drops = np.full(self.n_experiences, np.nan)
-        # Cells that are NaN spoil the maximum, as they should.
-        drops[:row] = np.array(best) - self._p[row, :row]
+        for j in range(row):
+            # Cells that are NaN spoil the maximum, as they should.
+            drops[j] = self._p[j:row, j].max() - self._p[row, j]
         return self._mean(drops, self._tasks(row), weights)
 
     def forward_transfer(self, *, weights: Weights = "plain") -> float:
@@ -358,8 +347,8 @@ class TaskMatrix:
         return {
             "orientation": ORIENTATION,
             "n_experiences": self.n_experiences,
-            "p": [[_or_none(value) for value in row] for row in self._p.tolist()],
-            "baseline": [_or_none(value) for value in self._baseline.tolist()],
+            "p": [[number_or_none(value) for value in row] for row in self._p.tolist()],
+            "baseline": [number_or_none(value) for value in self._baseline.tolist()],
             "empty": [
                 {"i": i, "j": j, "reason": reason}
                 for (i, j), reason in sorted(self._reasons.items())
@@ -413,25 +402,28 @@ class TaskMatrix:
         """
         tasks = range(self.n_experiences)
         header = ["after", *(f"on {j}" for j in tasks), "P_i", "BwF_i (+ = forgot)"]
-        body = [[str(i), *map(percent, self._line(i, weights))] for i in tasks]
+        rows = [header]
+        for i in tasks:
+            average = self.average(i, weights=weights)
+            forgetting = self.backward_forgetting(i, weights=weights)
+            numbers = [*self._p[i].tolist(), average, forgetting]
+            rows.append([str(i), *map(percent, numbers)])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        table = ["  ".join(map(str.rjust, row, widths)) for row in rows]
         title = "p[i, j] in %: row = after training i, column = evaluated on j"
         notes = [f"not in the means: {j} ({why})" for j, why in self._excluded.items()]
         values = _as_weights(weights, self.n_experiences)
         if (values != values[0]).any():
             listed = ", ".join(f"{value:g}" for value in values)
             notes.append(f"P_i and BwF_i weigh the experiences by {listed}")
-        return "\n".join([title, *_aligned([header, *body]), *notes])
+        return "\n".join([title, *table, *notes])
 
-    def _line(self, i: int, weights: Weights) -> list[float]:
-        average = self.average(i, weights=weights)
-        forgetting = self.backward_forgetting(i, weights=weights)
-        return [*self._p[i].tolist(), average, forgetting]
-
-    def _row(self, i: int | None) -> int | None:
-        if i is None:
-            return self.last_row
-        self._check_cell(i, 0)
-        return i
+    def _row(self, i: int | None) -> int:
+        """Row asked for, or the last with a score; -1, which has no tasks: none has."""
+        if i is not None:
+            self._check_cell(i, 0)
+            return i
+        return -1 if self.last_row is None else self.last_row
 
     def _needed(self, number: Number, row: int) -> _Cells:
         """Cells that a number is computed from."""
@@ -462,12 +454,6 @@ class TaskMatrix:
             f"experience {j} was not evaluated before any training; evaluate the "
             "stream first and record_baseline"
         )
-
-    def _why_no_task(self, number: Number, row: int) -> str:
-        whole = ("forward_transfer", "grand_average", "last", "transfer", "retention")
-        where = "" if number in whole else f" in row {row}"
-        out = "".join(f"; {j} is left out: {why}" for j, why in self._excluded.items())
-        return f"no experience counts for {number}{where}{out}"
 
     def _mean_of_columns(
         self,
@@ -515,6 +501,11 @@ def matrices_csv(matrices: Mapping[str, TaskMatrix]) -> str:
     return table.getvalue()
 
 
+def _check_score(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"expected {name} in [0, 1] but got {value}")
+
+
 def _as_weights(weights: Weights, n_experiences: int) -> NDArray[np.float64]:
     if isinstance(weights, str):
         if weights == "plain":
@@ -532,10 +523,6 @@ def _as_weights(weights: Weights, n_experiences: int) -> NDArray[np.float64]:
     return given
 
 
-def _aligned(rows: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.rjust, row, widths)) for row in rows]
-
-
-def _or_none(value: float) -> float | None:
+def number_or_none(value: float) -> float | None:
+    """JSON form of a number, null for NaN."""
     return None if math.isnan(value) else value

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+N_RESAMPLES = 10_000
+"""Resamples of a bootstrap."""
 
 Interval = Literal["bootstrap", "t"]
 
@@ -32,7 +34,6 @@ def summarise_seeds(
     *,
     interval: Interval = "bootstrap",
     confidence: float = 0.95,
-    n_resamples: int = 10_000,
     seed: int = 0,
 ) -> SeedSummary:
     """Mean, standard deviation and interval of the mean.
@@ -47,7 +48,6 @@ def summarise_seeds(
     :param interval: "bootstrap" for percentiles of resampled means, which never leave
         the range of the runs; "t" for Student's t, which is honest about few seeds.
     :param confidence: of the interval, in (0, 1).
-    :param n_resamples: number of resamples, >= 1.
     :param seed: seed of the resampling.
     :return: the summary.
     :raises ValueError: if there are no runs or an option is out of range.
@@ -57,8 +57,6 @@ def summarise_seeds(
         raise ValueError(f"expected one number or more per seed but got {values}")
     if not 0 < confidence < 1:
         raise ValueError(f"expected confidence in (0, 1) but got {confidence}")
-    if n_resamples < 1:
-        raise ValueError(f"expected n_resamples >= 1 but got {n_resamples}")
     if interval not in ("bootstrap", "t"):
         raise ValueError(f"expected interval 'bootstrap' or 't' but got {interval!r}")
     mean = float(runs.mean())
@@ -66,26 +64,17 @@ def summarise_seeds(
         return SeedSummary(len(runs), mean, math.nan, math.nan, math.nan)
     std = float(runs.std(ddof=1))
     if interval == "t":
-        low, high = _student_interval(mean, std, len(runs), confidence)
-    else:
-        low, high = _bootstrap_interval(runs, confidence, n_resamples, seed)
-    return SeedSummary(len(runs), mean, std, low, high)
+        from scipy.stats import t
 
-
-def _student_interval(
-    mean: float, std: float, n: int, confidence: float
-) -> tuple[float, float]:
-    from scipy.stats import t
-
-    half = std / math.sqrt(n) * float(t.ppf((1 + confidence) / 2, n - 1))
-    return mean - half, mean + half
-
-
-def _bootstrap_interval(
-    runs: NDArray[np.float64], confidence: float, n_resamples: int, seed: int
-) -> tuple[float, float]:
-    size = (n_resamples, len(runs))
-    draws = np.random.default_rng(seed).integers(len(runs), size=size)
+        half = (
+            std
+            / math.sqrt(len(runs))
+            * float(t.ppf((1 + confidence) / 2, len(runs) - 1))
+        )
+        return SeedSummary(len(runs), mean, std, mean - half, mean + half)
+    draws = np.random.default_rng(seed).integers(
+        len(runs), size=(N_RESAMPLES, len(runs))
+    )
     tail = (1 - confidence) / 2
     low, high = np.quantile(runs[draws].mean(axis=1), [tail, 1 - tail])
-    return float(low), float(high)
+    return SeedSummary(len(runs), mean, std, float(low), float(high))

@@ -111,7 +111,10 @@ def resolve(
     check_options("run", given, get_type_hints(RunSettings, include_extras=True))
     if not spec.has_class_outputs:
         check_classes(strategy, method, 1)
-    options = _strategy_options(spec, strategy, method, without_none(strategy_options))
+    wishes = without_none(strategy_options)
+    check_options(f"strategy {strategy!r}", wishes, method.option_types)
+    usual = spec.recipe.strategy_options.get(strategy, {})
+    options = {**method.options, **usual, **wishes}
     chosen = choose_deviations(
         spec,
         deviations,
@@ -144,14 +147,18 @@ def resolve(
         backbone_cache=False,
         model_options=_plain(without_none(model_options)),
     )
-    wanted = _backbone_cache(spec, given.get("backbone_cache"))
+    wanted = given.get("backbone_cache")
+    if spec.backbone_cache is None and wanted:
+        raise ValueError(
+            f"expected backbone_cache to be left out but got {wanted}: models of "
+            f"benchmark {benchmark!r} have no backbone, their features are in files"
+        )
     return Plan(config, spec, method, chosen, data_options, wanted)
 
 
 def plan_of(config: RunConfig) -> Plan:
     """The plan of a run that was made.
 
-    :param config: of the run.
     :raises ValueError: a name is not known here.
     """
     benchmark = find_benchmark(config.benchmark)
@@ -184,7 +191,6 @@ def usable_device(wanted: str) -> str:
 def narration_option(benchmark: Benchmark, value: bool) -> dict[str, Any]:
     """The benchmark's option that reads sentences about clips, with a value.
 
-    :param benchmark: of the option.
     :param value: whether they are read.
     :return: empty if it has none.
     """
@@ -206,14 +212,6 @@ def _with_narrations(
     return merged(options, {} if is_given else narration_option(benchmark, True))
 
 
-def _strategy_options(
-    benchmark: Benchmark, name: str, strategy: Strategy, given: Mapping[str, Any]
-) -> dict[str, Any]:
-    check_options(f"strategy {name!r}", given, strategy.option_types)
-    usual = benchmark.recipe.strategy_options.get(name, {})
-    return {**strategy.options, **usual, **given}
-
-
 def _variant(benchmark: Benchmark, model: str, name: str, strategy: Strategy) -> str:
     """Name of the builder that a strategy takes."""
     look_up("model", model, benchmark.models)
@@ -221,16 +219,6 @@ def _variant(benchmark: Benchmark, model: str, name: str, strategy: Strategy) ->
     if wanted not in benchmark.models:
         raise ValueError(
             f"strategy {name!r} takes {wanted!r}, but {model!r} has no such variant"
-        )
-    return wanted
-
-
-def _backbone_cache(benchmark: Benchmark, wanted: bool | None) -> bool | None:
-    if benchmark.backbone_cache is None and wanted:
-        raise ValueError(
-            f"expected backbone_cache to be left out but got {wanted}: models of "
-            f"benchmark {benchmark.name!r} have no backbone, their features are in "
-            "files"
         )
     return wanted
 

@@ -38,10 +38,7 @@ class ChosenDeviations:
         return "cumulative" if "cumulative" in kinds else "plain"
 
     def weights(self, n_classes_per_experience: Sequence[int]) -> list[float]:
-        """Weight of each experience in averages and forgetting.
-
-        :param n_classes_per_experience: classes, or queries, that each brings.
-        """
+        """Weight of each experience, by the classes or queries that each brings."""
         if self.averages == "plain":
             return [1.0] * len(n_classes_per_experience)
         return [float(seen) for seen in accumulate(n_classes_per_experience)]
@@ -51,11 +48,7 @@ class ChosenDeviations:
         kind: Literal["benchmark_options", "strategy_options", "criterion"],
         given: Any,
     ) -> dict[str, Any]:
-        """Options with those that the deviations set.
-
-        :param kind: which options.
-        :param given: what they are without.
-        """
+        """Options with those that the deviations set."""
         for deviation in self.by_name.values():
             given = merged(given, getattr(deviation, kind))
         return dict(given)
@@ -63,7 +56,6 @@ class ChosenDeviations:
     def validate(self, protocol: str) -> None:
         """Refuse deviations outside the reference protocol.
 
-        :param protocol: of the scenario.
         :raises ValueError: names the deviations.
         """
         if self.by_name and protocol != REFERENCE_PROTOCOL:
@@ -85,10 +77,7 @@ class ChosenDeviations:
 
 
 def selection_metric(benchmark: Benchmark) -> tuple[Any, str]:
-    """An empty metric, and the name of the value that a best epoch is chosen by.
-
-    :param benchmark: whose metrics they are.
-    """
+    """An empty metric, and the name of the value that a best epoch is chosen by."""
     value = benchmark.selection_metric or benchmark.main_metric
     return next(m for m in benchmark.metrics() if value in m.names), value
 

@@ -114,8 +114,6 @@ class Job:
 def run_grid(grid: Grid, options: GridOptions) -> list[str]:
     """Run and report.
 
-    :param grid: what there is to run.
-    :param options: what of it.
     :return: a line for each run that failed and for what is not comparable.
     """
     tables = _chosen_tables(grid, options)
@@ -180,13 +178,7 @@ def _jobs_of(
 def settings_of(
     grid: Grid, row: Row, seed: int, options: GridOptions
 ) -> tuple[dict[str, Any], str]:
-    """Arguments of ``run``, and why there can be none, if so.
-
-    :param grid: of the row.
-    :param row: what is run.
-    :param seed: of the run.
-    :param options: on which data and how.
-    """
+    """Arguments of ``run``, and why there can be none, if so."""
     strategy_options = dict(row.options)
     data: dict[str, Any] = {}
     problem = ""
@@ -298,8 +290,11 @@ def work_off(jobs: Sequence[Job], n_workers: int) -> list[str]:
                 done, _ = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in done:
                     job, n_done = waiting.pop(future), n_done + 1
-                    outcome = _outcome(future)
-                    failed += [f"{job.label}: {outcome}"] if future.exception() else []
+                    if error := future.exception():
+                        outcome = f"{type(error).__name__}: {error}"
+                        failed.append(f"{job.label}: {outcome}")
+                    else:
+                        outcome = future.result()
                     each = (time.monotonic() - began) / n_done
                     rest = f"{each * len(waiting) / 60:.0f} min left"
                     line = f"[{n_done}/{len(jobs)}, {rest}] {job.label}: {outcome}"
@@ -311,11 +306,6 @@ def work_off(jobs: Sequence[Job], n_workers: int) -> list[str]:
             print("interrupted: the same command goes on", file=sys.stderr)
             raise
     return failed
-
-
-def _outcome(future: Future[str]) -> str:
-    error = future.exception()
-    return future.result() if error is None else f"{type(error).__name__}: {error}"
 
 
 def work(job: Job) -> str:

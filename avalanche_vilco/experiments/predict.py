@@ -91,7 +91,10 @@ def predict(
             # Evaluated as the run did: kept embeddings are rounded.
             fill_backbone_cache(plan, scenario, strategy.model, echo)
     else:
-        data = _unlabelled(plan, options)
+        # From where the run has its own.
+        assert plan.benchmark.unlabelled is not None
+        shared = {"dataset_root", "sources"} & options.keys()
+        data = plan.benchmark.unlabelled(**{name: options[name] for name in shared})
         stream = one_experience(data, scenario)
     answers = answers_of(strategy, stream, submission.collector(len(data)))
     document = submission.document(data, answers, scenario, options, subset)
@@ -125,13 +128,6 @@ def _submission(plan: Plan, subset: str) -> Submission:
     if subset == "test" and plan.benchmark.unlabelled is None:
         raise ValueError(f"benchmark {name!r} has no samples without annotations")
     return submission
-
-
-def _unlabelled(plan: Plan, options: Mapping[str, Any]) -> Any:
-    """Samples without annotations, from where the run has its own."""
-    assert plan.benchmark.unlabelled is not None
-    shared = ("dataset_root", "sources")
-    return plan.benchmark.unlabelled(**{k: options[k] for k in shared if k in options})
 
 
 def _check_data(folder: Path, progress: Mapping[str, Any], scenario: Any) -> None:
@@ -174,7 +170,14 @@ def _restored(
     n_steps = 1 if plan.strategy.is_joint else scenario.n_experiences
     if done < n_steps:
         echo(f"{folder} has learnt {done} of {n_steps} experiences")
-    _check_weights(folder, strategy)
+    results = folder / RESULTS_FILE
+    if results.is_file():
+        stored = json.loads(results.read_text(encoding="utf-8"))
+        if stored["final_weights_sha256"] != weights_hash(strategy.model):
+            raise ValueError(
+                f"{folder / CHECKPOINT_FILE} does not hold the weights that {results} "
+                "tells of: run it again"
+            )
     strategy.plugins = [
         silent if plugin is strategy.evaluator else plugin
         for plugin in strategy.plugins
@@ -183,24 +186,8 @@ def _restored(
     return strategy
 
 
-def _check_weights(folder: Path, strategy: Any) -> None:
-    results = folder / RESULTS_FILE
-    if not results.is_file():
-        return
-    stored = json.loads(results.read_text(encoding="utf-8"))["final_weights_sha256"]
-    if stored != weights_hash(strategy.model):
-        raise ValueError(
-            f"{folder / CHECKPOINT_FILE} does not hold the weights that {results} "
-            "tells of: run it again"
-        )
-
-
 def one_experience(data: Any, scenario: Any) -> list[QueryExperience]:
-    """Samples as a stream of their own.
-
-    :param data: their dataset.
-    :param scenario: whose queries they ask, if it has any.
-    """
+    """Samples as a stream of their own."""
     dataset = experience_dataset(
         data, range(len(data)), class_indices=[[0]] * len(data), task_label=0
     )
@@ -225,12 +212,7 @@ class _Collecting(SupervisedPlugin):
 
 
 def answers_of(strategy: Any, stream: Sequence[Any], collector: Any) -> Any:
-    """What a strategy answers on a stream.
-
-    :param strategy: that has learnt.
-    :param stream: experiences to evaluate.
-    :param collector: of the benchmark's submission.
-    """
+    """What a strategy answers on a stream."""
     plugin = _Collecting(collector)
     strategy.plugins.append(plugin)
     strategy.eval(stream)

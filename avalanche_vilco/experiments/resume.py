@@ -72,7 +72,6 @@ class RunFolder:
         """The strategy as the last experience left it, and the times of all.
 
         :param strategy: built as the saved one was.
-        :param echo: is told how far it is.
         """
         if not (self.progress_file.is_file() and self.checkpoint.is_file()):
             echo(f"nothing to resume in {self.folder}: starting anew")
@@ -91,7 +90,6 @@ class RunFolder:
 def read_progress(folder: Path, advice: str) -> dict[str, Any]:
     """What a run's folder says of it.
 
-    :param folder: of a run.
     :param advice: what to do if the file is damaged.
     :raises ValueError: it is damaged.
     """

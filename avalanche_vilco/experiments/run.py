@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from avalanche.training.determinism.rng_manager import RNGManager
 from avalanche.training.plugins import EvaluationPlugin
 from torch import nn
 
-from avalanche_vilco.evaluation.matrix import TaskMatrix
+from avalanche_vilco.evaluation.matrix import TaskMatrix, number_or_none
 from avalanche_vilco.evaluation.metrics.continual import TaskMatrixMetric
 from avalanche_vilco.evaluation.metrics.emission import ExperienceValues, StreamValues
 from avalanche_vilco.experiments.chance import chance_level
@@ -108,8 +107,6 @@ def run(
 def prepare(plan: Plan) -> tuple[Plan, Any]:
     """Read the data of a run.
 
-    :param plan: of the run.
-    :return: the plan with what depends on the data, and the scenario.
     :raises ValueError: the plan does not go with the data.
     """
     benchmark, config = plan.benchmark, plan.config
@@ -130,10 +127,7 @@ def prepare(plan: Plan) -> tuple[Plan, Any]:
 
 
 def new_classes(scenario: Any) -> list[int]:
-    """Number of classes, or queries, that each experience brings.
-
-    :param scenario: with a train stream.
-    """
+    """Number of classes, or queries, that each experience brings."""
     return [len(e.classes_in_this_experience) for e in scenario.train_stream]
 
 
@@ -147,11 +141,7 @@ def fill_backbone_cache(
 ) -> None:
     """Compute the embeddings of the backbone for the streams that a run reads.
 
-    :param plan: of the run.
-    :param scenario: whose streams they are.
     :param model: with the ``backbone``.
-    :param echo: prints a line.
-    :param progress: show a progress bar.
     """
     assert plan.benchmark.backbone_cache is not None
     is_selecting = plan.config.selection == "best_on_valid"
@@ -171,14 +161,10 @@ def fill_backbone_cache(
 def build_model(plan: Plan, scenario: Any) -> nn.Module:
     """The model of a run, with random weights.
 
-    :param plan: of the run.
-    :param scenario: that it is built for.
     :raises ValueError: the builder does not take the options.
     """
-    builder, options = (
-        plan.benchmark.models[plan.config.model],
-        plan.config.model_options,
-    )
+    builder = plan.benchmark.models[plan.config.model]
+    options = plan.config.model_options
     try:
         return builder(**plan.benchmark.model_arguments(scenario), **options)
     except TypeError as error:
@@ -191,12 +177,7 @@ def build_model(plan: Plan, scenario: Any) -> nn.Module:
 
 
 def build_strategy(plan: Plan, model: nn.Module, evaluator: EvaluationPlugin) -> Any:
-    """The strategy of a run, untrained.
-
-    :param plan: of the run.
-    :param model: to train.
-    :param evaluator: metrics and loggers.
-    """
+    """The strategy of a run, untrained."""
     config, method, benchmark = plan.config, plan.strategy, plan.benchmark
     options = dict(config.strategy_options)
     if method.seed_argument:
@@ -323,6 +304,8 @@ class _Run:
     def finish(self, echo: Callable[[str], None]) -> dict[str, Any]:
         """Chance level, memory, results file and the summary."""
         matrices, deviations = self.matrices(), self.plan.deviations
+        plugins = self.strategy.plugins
+        choosers = [p for p in plugins if isinstance(p, BestCheckpointPlugin)]
         results = {
             "results_version": RESULTS_VERSION,
             "config": self.plan.config.to_dict(),
@@ -335,7 +318,11 @@ class _Run:
             "scores": self._scores(matrices),
             "deviations": deviations.effects,
             "averages": deviations.averages,
-            "selection": self._selection(),
+            "selection": {
+                "by": deviations.selection,
+                # The epoch kept of each experience.
+                "epochs": list(choosers[0].chosen) if choosers else [],
+            },
             "matrices": {name: m.to_dict() for name, m in matrices.items()},
             "memory": memory_figures(self.strategy, self.scenario).to_dict(),
             "train_epochs": self.strategy.train_epochs,
@@ -346,13 +333,6 @@ class _Run:
         echo(summary(results, matrices))
         echo(f"results: {folder / 'results.json'}")
         return results
-
-    def _selection(self) -> dict[str, Any]:
-        """How weights were selected, and the epoch kept of each experience."""
-        plugins = self.strategy.plugins
-        choosers = [p for p in plugins if isinstance(p, BestCheckpointPlugin)]
-        epochs = list(choosers[0].chosen) if choosers else []
-        return {"by": self.plan.deviations.selection, "epochs": epochs}
 
     def _scores(self, matrices: Mapping[str, TaskMatrix]) -> dict[str, Any]:
         chance = chance_level(
@@ -366,13 +346,9 @@ class _Run:
         )
         return {
             name: {
-                "average": _defined(matrix.average(weights=self.weights)),
-                "bwf": _defined(matrix.backward_forgetting(weights=self.weights)),
-                "chance": _defined(chance[name]),
+                "average": number_or_none(matrix.average(weights=self.weights)),
+                "bwf": number_or_none(matrix.backward_forgetting(weights=self.weights)),
+                "chance": number_or_none(chance[name]),
             }
             for name, matrix in matrices.items()
         }
-
-
-def _defined(value: float) -> float | None:
-    return None if math.isnan(value) else value

@@ -69,7 +69,6 @@ def score(
 def scored_benchmark(name: str) -> Benchmark:
     """The benchmark of a name or task whose files can be scored.
 
-    :param name: such as ``"vilco_mq"`` or ``"mq"``.
     :raises ValueError: unknown, or without official files.
     """
     if name not in benchmark_names():

@@ -22,7 +22,6 @@ def save_checkpoint(strategy: Any, path: Path | str) -> None:
     """Write a strategy's state atomically, between two experiences.
 
     :param strategy: not inside its training or evaluation loop.
-    :param path: file to write.
     """
     path = Path(path)
     unfinished = path.with_name(path.name + ".part")

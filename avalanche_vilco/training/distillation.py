@@ -14,10 +14,7 @@ from torch import Tensor, nn
 
 
 def frozen_copy(model: nn.Module) -> nn.Module:
-    """A teacher: a copy in evaluation mode that no gradient reaches.
-
-    :param model: left as it is.
-    """
+    """A teacher: a copy in evaluation mode that no gradient reaches."""
     teacher = copy.deepcopy(model)
     teacher.eval()
     return teacher.requires_grad_(False)

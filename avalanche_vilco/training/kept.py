@@ -57,10 +57,7 @@ class Kept:
 
 
 def kept_by(strategy: Any) -> Kept:
-    """What a strategy keeps after training.
-
-    :param strategy: with stock plugins, or plugins that say what they keep.
-    """
+    """What a strategy keeps after training."""
     model, plugins = strategy.model, strategy.plugins
     installed = [
         part

@@ -11,32 +11,22 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 
-def unseeded_loader(
-    dataset: Any, batch_size: int, num_workers: int = 0
-) -> DataLoader[Any]:
-    """Samples in order, with the evaluation transforms; draws no random number.
-
-    :param dataset: Avalanche dataset.
-    :param batch_size: samples of a batch.
-    :param num_workers: loader processes.
-    """
-    return DataLoader(
-        dataset.eval(),
-        batch_size=batch_size,
-        collate_fn=dataset.collate_fn,
-        num_workers=num_workers,
-        # Iterating a loader draws a seed for its workers, with or without any.
-        generator=torch.Generator(),
-    )
-
-
 def batches_of(dataset: Any, strategy: Any) -> Iterator[tuple[Any, Any]]:
     """Inputs and targets of all samples in order, on the strategy's device.
+
+    Transforms are those of evaluation, and no random number is drawn.
 
     :param dataset: Avalanche dataset.
     :param strategy: has ``device`` and ``eval_mb_size``.
     """
-    for inputs, targets, *_ in unseeded_loader(dataset, strategy.eval_mb_size):
+    loader = DataLoader(
+        dataset.eval(),
+        batch_size=strategy.eval_mb_size,
+        collate_fn=dataset.collate_fn,
+        # Iterating a loader draws a seed for its workers, with or without any.
+        generator=torch.Generator(),
+    )
+    for inputs, targets, *_ in loader:
         yield inputs.to(strategy.device), targets.to(strategy.device)
 
 

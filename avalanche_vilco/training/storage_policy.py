@@ -59,11 +59,7 @@ class _QueryBuffer(ExemplarsBuffer):
         return self.buffer.concat(new_data) if len(self.buffer) else new_data
 
     def resize(self, strategy: Any, new_size: int) -> None:
-        """Change the size.
-
-        :param strategy: not used.
-        :param new_size: in the unit of the buffer.
-        """
+        """Change the size, in the unit of the buffer."""
         self.max_size = new_size
         self._keep(self.buffer)
 
@@ -92,17 +88,8 @@ class ClassSlotBuffer(_QueryBuffer):
         self.slots: dict[int, list[int]] = {}
         """Class index -> its clips, as positions in ``buffer``."""
 
-    @property
-    def n_entries(self) -> int:
-        """Slots filled."""
-        return sum(map(len, self.slots.values()))
-
     def post_adapt(self, agent: Any, exp: Any) -> None:
-        """Take in an experience just learnt.
-
-        :param agent: the strategy.
-        :param exp: has ``dataset`` and ``classes_seen_so_far``.
-        """
+        """Take in an experience just learnt."""
         self.update_from_dataset(exp.dataset, exp.classes_seen_so_far)
 
     def update_from_dataset(
@@ -178,11 +165,7 @@ class QueryQuotaBuffer(_QueryBuffer):
         """
 
     def post_adapt(self, agent: Any, exp: Any) -> None:
-        """Take in an experience just learnt.
-
-        :param agent: the strategy.
-        :param exp: has ``dataset``.
-        """
+        """Take in an experience just learnt."""
         self.update_from_dataset(exp.dataset, agent)
 
     def update_from_dataset(
@@ -233,13 +216,17 @@ class HerdingBuffer(QueryQuotaBuffer):
     ) -> dict[int, list[int]]:
         """Rank by herding; see :meth:`QueryQuotaBuffer.rank`."""
         wanted = sorted(set(chain(*pools.values())))
-        embeddings = _clip_embeddings(agent, data.subset(wanted)) if wanted else None
+        if not wanted:
+            return {}
+        embeddings = _clip_embeddings(agent, data.subset(wanted))
         row = {position: i for i, position in enumerate(wanted)}
-        return {
-            query: [pool[i] for i in _HERDING(embeddings[[row[p] for p in pool]])]
-            for query, pool in pools.items()
-            if embeddings is not None
-        }
+        ranking = {}
+        for query, pool in pools.items():
+            # (N, D) embeddings of the pool
+            features = embeddings[[row[p] for p in pool]]
+            order = _HERDING.make_sorted_indices_from_features(features)
+            ranking[query] = [pool[i] for i in order]
+        return ranking
 
 
 class RandomQuotaBuffer(QueryQuotaBuffer):
@@ -260,17 +247,8 @@ class RandomQuotaBuffer(QueryQuotaBuffer):
         return _shuffled(pools, self.seed, self._n_updates)
 
 
-class _Herding(HerdingSelectionStrategy):
-    """Avalanche's rule without its hook, which would stay on the model."""
-
-    def __init__(self) -> None:
-        pass
-
-    def __call__(self, embeddings: Tensor) -> list[int]:
-        return self.make_sorted_indices_from_features(embeddings)
-
-
-_HERDING = _Herding()
+# Avalanche's rule without its hook, which would stay on the model.
+_HERDING = object.__new__(HerdingSelectionStrategy)
 
 
 def _clip_embeddings(agent: Any, data: AvalancheDataset) -> Tensor:

@@ -265,8 +265,6 @@ def find_strategy(name: str) -> Strategy:
 def check_classes(name: str, strategy: Strategy, n_classes: int) -> None:
     """Refuse a strategy that tells queries apart by their logits where there is one.
 
-    :param name: of the strategy.
-    :param strategy: that it stands for.
     :param n_classes: query logits of the model in the end.
     :raises ValueError: it has nothing to act on.
     """

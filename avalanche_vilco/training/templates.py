@@ -12,7 +12,8 @@ from typing import Any
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.plugins.evaluation import default_evaluator
 
-from avalanche_vilco.training.experiences import stream_dataset, whole_experience
+from avalanche_vilco.evaluation.metrics.strategy import whole_experience
+from avalanche_vilco.training.experiences import stream_dataset
 
 
 def localization_evaluator(*, future: Any = "nan", **options: Any) -> EvaluationPlugin:
@@ -107,7 +108,9 @@ def _adapted(
     if plugin is None and not defaults:
         return init
     # Stock strategies name their method's arguments after the first three, too.
-    first, later = _split(signature.parameters, after="criterion")
+    names = list(signature.parameters)
+    n_first = names.index("criterion") + 1 if "criterion" in names else len(names)
+    first, later = names[:n_first], names[n_first:]
     added = _plugin_parameters(plugin) if plugin else {}
     added = {k: p for k, p in added.items() if k not in signature.parameters}
 
@@ -120,23 +123,14 @@ def _adapted(
             given["plugins"] = [*(given.get("plugins") or ()), built]
         init(self, *args, **given)
 
+    known = {**signature.parameters, **added}
     parameters = [
-        p.replace(default=defaults.get(name, p.default))
-        for name, p in {**first, **added, **later}.items()
+        known[name].replace(default=defaults.get(name, known[name].default))
+        for name in (*first, *added, *later)
     ]
     shown = signature.replace(parameters=parameters)
     initialise.__signature__ = shown  # type: ignore[attr-defined]
     return initialise
-
-
-def _split(
-    parameters: Mapping[str, inspect.Parameter], *, after: str
-) -> tuple[dict[str, inspect.Parameter], dict[str, inspect.Parameter]]:
-    names = list(parameters)
-    cut = names.index(after) + 1 if after in names else len(names)
-    parts = names[:cut], names[cut:]
-    first, later = ({name: parameters[name] for name in part} for part in parts)
-    return first, later
 
 
 def _plugin_parameters(plugin: Callable[..., Any]) -> dict[str, inspect.Parameter]:

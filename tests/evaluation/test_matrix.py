@@ -43,10 +43,9 @@ def test_forgetting_starts_with_the_second_experience():
     assert matrix.average(1) == pytest.approx(0.7)
 
 
-def test_improvement_is_negative_forgetting_and_positive_transfer():
+def test_improvement_is_negative_forgetting():
     matrix = matrix_of([[0.5], [0.7, 0.8]])
     assert matrix.backward_forgetting() == pytest.approx(-0.2)
-    assert matrix.backward_transfer() == pytest.approx(0.2)
     assert "BwF_i (+ = forgot)" in matrix.to_text()
 
 
@@ -75,7 +74,6 @@ def test_numbers_follow_the_formulas_of_the_paper(rows):
             drops = [rows[j][j] - rows[i][j] for j in range(i)]
             forgetting = matrix.backward_forgetting(i)
             assert forgetting == pytest.approx(sum(drops) / i)
-            assert matrix.backward_transfer(i) == -forgetting
 
 
 @given(squares)
@@ -318,8 +316,7 @@ def test_a_predictor_that_never_changes_forgets_exactly_nothing(rows):
     matrix = matrix_of([rows[0]] * len(rows))
     for i in range(1, len(rows)):
         assert matrix.backward_forgetting(i) == matrix.maximum_forgetting(i) == 0.0
-        weighted = matrix.backward_forgetting(i, weights="cumulative")
-        assert weighted == matrix.backward_transfer(i) == 0.0
+        assert matrix.backward_forgetting(i, weights="cumulative") == 0.0
 
 
 GOLDEN = [[0.90, 0.40, 0.50], [0.80, 0.85, 0.45], [0.70, 0.75, 0.95]]

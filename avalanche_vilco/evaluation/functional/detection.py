@@ -17,6 +17,7 @@ from avalanche_vilco.evaluation.functional.order import best_first, by_number
 from avalanche_vilco.evaluation.functional.overlap import hull_tiou, summed_tiou
 from avalanche_vilco.evaluation.functional.pairs import (
     by_pieces,
+    matching_labels,
     pairs_of,
     places_in,
     select,
@@ -26,7 +27,6 @@ from avalanche_vilco.evaluation.functional.references import (
     Reference,
     check_reference,
     counted_labels,
-    matching_labels,
 )
 from avalanche_vilco.ops.segments import is_proper
 
@@ -154,7 +154,7 @@ def detection_hits(
     target_labels = by_pieces(
         partial(counted_labels, reference=reference), target_segments, target_labels
     )
-    labels, target_labels = matching_labels(labels, target_labels, reference=reference)
+    labels, target_labels = matching_labels(labels, target_labels, reference)
     clips = clips._replace(labels=labels, target_labels=target_labels)
     tolerance = TIOU_TOLERANCE if reference is None else 0.0
     levels = [level - tolerance for level in tiou]
@@ -182,7 +182,7 @@ def pooled_ap(
     :return: average precision by label and threshold.
     """
     names = target_labels[target_labels >= 0].unique()
-    labels, target_labels = matching_labels(labels, target_labels, reference=reference)
+    labels, target_labels = matching_labels(labels, target_labels, reference)
     known, n_targets = target_labels[target_labels >= 0].unique(return_counts=True)
     classes = places_in(labels, known)
     ap = class_ap(scores, classes, hits, n_targets, reference=reference)
@@ -214,13 +214,11 @@ def class_ap(
     column, place = hits.t().nonzero().unbind(1)
     classes, rank = select(place, classes.index_select(0, order), rank)
     # Every column has classes of its own, so that one pass serves them all.
-    total = _found_precision(
-        classes + column * n_classes, rank, n_classes=n_classes * n_columns
-    )
+    total = _found_precision(classes + column * n_classes, rank, n_classes * n_columns)
     return total.view(n_columns, n_classes).t() / n_targets.unsqueeze(1)
 
 
-def _found_precision(classes: Tensor, rank: Tensor, *, n_classes: int) -> Tensor:
+def _found_precision(classes: Tensor, rank: Tensor, n_classes: int) -> Tensor:
     """Sum over true positives of the best precision from each on, per class.
 
     True positives come by class, best first; ``rank`` counts from 1 in their class.
@@ -297,9 +295,7 @@ def _match_pairs(
     rank, target = select(place, rank, target)
     n_targets, n_ranks = target_labels.numel(), max(len(ranked), 1)
     winners = _winners(
-        rank + level * n_ranks,
-        target + level * n_targets,
-        n_targets=n_targets * len(levels),
+        rank + level * n_ranks, target + level * n_targets, n_targets * len(levels)
     )
     hits = torch.zeros(labels.numel(), len(levels), dtype=torch.bool)
     hits[ranked.index_select(0, winners % n_ranks), winners // n_ranks] = True
@@ -318,7 +314,7 @@ def _ranked(
     return distinct[order], rank.index_select(0, is_first.cumsum(0) - 1)
 
 
-def _winners(rank: Tensor, target: Tensor, *, n_targets: int) -> Tensor:
+def _winners(rank: Tensor, target: Tensor, n_targets: int) -> Tensor:
     """Ranks of the predictions that end up with a target.
 
     Pairs come by rank, then by preference. In every round each prediction claims the

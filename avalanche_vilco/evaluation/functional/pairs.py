@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from avalanche_vilco.evaluation.functional.order import by_number
+from avalanche_vilco.evaluation.functional.references import Reference
 
 # Labels above this are looked up by search, to keep the table small.
 _LARGEST_TABLE = 1 << 22
@@ -100,6 +101,26 @@ def places_in(labels: Tensor, known: Tensor) -> Tensor:
     table[known + 1] = torch.arange(len(known), device=labels.device)
     places = labels.long().clamp(-1, top + 1) + 1
     return table.index_select(0, places.flatten()).view_as(labels)
+
+
+def matching_labels(
+    labels: Tensor, target_labels: Tensor, reference: Reference | None
+) -> tuple[Tensor, Tensor]:
+    """Predicted and ground-truth labels as an evaluator compares them.
+
+    "actionformer" numbers the labels of the ground truth from 0 and leaves other
+    predicted labels as they are, so that these may collide.
+
+    :param labels: predicted labels, integers of any shape, -1 marks padding.
+    :param target_labels: labels of the ground truth that counts, integers.
+    :param reference: public evaluator whose rule to follow, None for ours.
+    :return: both, unchanged unless the evaluator renumbers.
+    """
+    if reference != "actionformer":
+        return labels, target_labels
+    known = target_labels[target_labels >= 0].unique()
+    places, target_places = places_in(labels, known), places_in(target_labels, known)
+    return torch.where(places >= 0, places, labels), target_places
 
 
 def rank_in_groups(groups: Tensor) -> Tensor:

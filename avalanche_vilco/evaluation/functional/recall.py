@@ -14,6 +14,7 @@ from avalanche_vilco.evaluation.functional.order import best_first
 from avalanche_vilco.evaluation.functional.overlap import hull_tiou, summed_tiou
 from avalanche_vilco.evaluation.functional.pairs import (
     by_pieces,
+    matching_labels,
     pairs_of,
     rank_in_groups,
     select,
@@ -23,7 +24,6 @@ from avalanche_vilco.evaluation.functional.references import (
     Reference,
     check_reference,
     counted_labels,
-    matching_labels,
 )
 from avalanche_vilco.ops.segments import tiou as tiou_of
 
@@ -234,7 +234,7 @@ def _hits_and_targets(
         clips.target_segments,
         clips.target_labels,
     )
-    labels, targets = matching_labels(clips.labels, counted, reference=reference)
+    labels, targets = matching_labels(clips.labels, counted, reference)
     clips = clips._replace(labels=labels, target_labels=targets)
     tolerance = TIOU_TOLERANCE if reference is None else 0.0
     rule = _Rule(tuple(k), [level - tolerance for level in tiou], budget, reference)
@@ -252,7 +252,10 @@ def _hits(clips: Clips, rule: _Rule) -> Tensor:
         segments, labels = _ranked(segments, scores, labels, rule.reference)
     clips = clips._replace(segments=segments, labels=labels)
     rank = (_first_rank_pairs if labels.is_cpu else _first_rank_padded)(clips, rule)
-    slots = _slots(target_labels, rule.budget)
+    # Predictions that k = 1 looks at for each ground-truth window, (B, N)
+    slots = torch.ones_like(target_labels)
+    if rule.budget == "per_gt":
+        slots = (target_labels.unsqueeze(2) == target_labels.unsqueeze(1)).sum(dim=2)
     budgets = torch.stack([slots * n for n in rule.k], dim=2)
     # (B, N, 1, T) and (B, N, len(k), 1) -> (B, N, len(k), T)
     return rank.unsqueeze(2) < budgets.unsqueeze(3)
@@ -305,10 +308,3 @@ def _first_rank_padded(clips: Clips, rule: _Rule) -> Tensor:
         for level in rule.levels
     ]
     return torch.stack([each.amin(dim=2) for each in ranks], dim=2)
-
-
-def _slots(target_labels: Tensor, budget: Budget) -> Tensor:
-    """Predictions that k = 1 looks at for each ground-truth window, ``(B, N)``."""
-    if budget == "fixed":
-        return torch.ones_like(target_labels)
-    return (target_labels.unsqueeze(2) == target_labels.unsqueeze(1)).sum(dim=2)

@@ -96,48 +96,33 @@ def query_answers(rows: FrameRows, *, rule: PeakRule | None = None) -> QueryAnsw
     :param rule: how frames are chosen; None for ``PeakRule()``.
     :return: one track for each query that occurs.
     """
-    rows = _without_padding(rows)
+    is_row = (rows.queries >= 0) & (rows.frames >= 0)
+    is_row &= rows.frames < rows.query_frames
+    if not bool(is_row.all()):
+        rows = FrameRows(*(column[is_row] for column in rows))
     queries, owners = rows.queries.long().unique(return_inverse=True)
     n_frames = torch.zeros_like(queries)
     n_frames.scatter_reduce_(0, owners, rows.query_frames.long(), "amax")
-    grid = _Grid(rows, owners, n_frames)
-    chosen = response_tracks(grid.logits, n_frames, rule=rule)
-    tracks = grid.boxes(chosen.first, chosen.last)
+    logits, places = _best_rows(rows, owners, n_frames)
+    chosen = response_tracks(logits, n_frames, rule=rule)
+    frames = torch.arange(logits.shape[1], device=logits.device)
+    is_inside = (frames >= chosen.first[:, None]) & (frames <= chosen.last[:, None])
+    owners, inside = is_inside.nonzero(as_tuple=True)
+    tracks = Tracks(rows.boxes[places[owners, inside]], inside, owners)
     return QueryAnswers(queries, chosen.scores, tracks)
 
 
-def _without_padding(rows: FrameRows) -> FrameRows:
-    is_row = rows.queries >= 0
-    is_row &= (rows.frames >= 0) & (rows.frames < rows.query_frames)
-    return rows if bool(is_row.all()) else FrameRows(*(x[is_row] for x in rows))
-
-
-class _Grid:
-    """Rows by query and frame.
-
-    :param rows: rows without padding.
-    :param owners: place of each row's query, ``(n,)``.
-    :param n_frames: searched frames of each query, ``(Q,)``.
-    """
-
-    def __init__(self, rows: FrameRows, owners: Tensor, n_frames: Tensor) -> None:
-        self._rows, n_rows = rows, len(owners)
-        width = int(n_frames.max()) if len(n_frames) else 0
-        cells = owners * width + rows.frames.long()
-        scores = torch.where(rows.logits.isfinite(), rows.logits, -torch.inf)
-        best = scores.new_full((len(n_frames) * width,), -torch.inf)
-        best.scatter_reduce_(0, cells, scores, "amax")
-        places = torch.arange(n_rows, device=owners.device)
-        places = torch.where(scores == best[cells], places, n_rows)
-        self._row = torch.full_like(best, n_rows, dtype=torch.long)
-        self._row.scatter_reduce_(0, cells, places, "amin")
-        self.logits = best.view(len(n_frames), width)
-        """(Q, F) best score of each frame, -inf where there is none."""
-
-    def boxes(self, first: Tensor, last: Tensor) -> Tracks:
-        """Boxes of runs of frames, ``(Q,)`` each."""
-        frames = torch.arange(self.logits.shape[1], device=first.device)
-        is_inside = (frames >= first[:, None]) & (frames <= last[:, None])
-        owners, inside = is_inside.nonzero(as_tuple=True)
-        chosen = self._row.view_as(self.logits)[owners, inside]
-        return Tracks(self._rows.boxes[chosen], inside, owners)
+def _best_rows(
+    rows: FrameRows, owners: Tensor, n_frames: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(Q, F) best score of each query's frames, -inf where none is; its row, or n."""
+    n_rows, width = len(owners), int(n_frames.max()) if len(n_frames) else 0
+    cells = owners * width + rows.frames.long()
+    scores = torch.where(rows.logits.isfinite(), rows.logits, -torch.inf)
+    best = scores.new_full((len(n_frames) * width,), -torch.inf)
+    best.scatter_reduce_(0, cells, scores, "amax")
+    places = torch.arange(n_rows, device=owners.device)
+    places = torch.where(scores == best[cells], places, n_rows)
+    first = torch.full_like(best, n_rows, dtype=torch.long)
+    first.scatter_reduce_(0, cells, places, "amin")
+    return best.view(len(n_frames), width), first.view(len(n_frames), width)

@@ -168,7 +168,9 @@ def visual_query_hits(
     query = queries.clamp(min=0, max=n_queries).long()
     area = _areas(targets)
     tolerance = TIOU_TOLERANCE if reference is None else 0.0
-    overlaps = _overlaps(predicted, given, targets, area, asked, query, tolerance)
+    temporal_iou, tube_iou, recovered = _overlaps(
+        predicted, given, targets, area, asked, query, tolerance
+    )
 
     order = best_first(scores.masked_fill(padding, -torch.inf), reference)
     position = torch.empty_like(order).scatter_(
@@ -176,8 +178,8 @@ def visual_query_hits(
     )
     candidates = torch.cat(
         [
-            _reached(overlaps.temporal, AP_IOU, tolerance),
-            _reached(overlaps.tube, AP_IOU, tolerance),
+            _reached(temporal_iou, AP_IOU, tolerance),
+            _reached(tube_iou, AP_IOU, tolerance),
             torch.ones_like(padding).unsqueeze(1),
         ],
         dim=1,
@@ -187,7 +189,7 @@ def visual_query_hits(
         candidates, position, query, n_queries
     ).split([len(AP_IOU), len(AP_IOU), 1], dim=1)
 
-    success = _reached(overlaps.tube, SUCCESS_IOU, tolerance) & best
+    success = _reached(tube_iou, SUCCESS_IOU, tolerance) & best
     size = _sizes(targets, area, n_queries)
     size_of_prediction = F.pad(size, (0, 1)).index_select(0, query)
     return VisualQueryHits(
@@ -197,7 +199,7 @@ def visual_query_hits(
         tube=tube,
         n_queries=_count(size, torch.ones_like(size)),
         n_frames=_count(size, asked.n_boxes[:-1]),
-        n_recovered=_count(size_of_prediction, overlaps.recovered * best),
+        n_recovered=_count(size_of_prediction, recovered * best),
         n_success=_count(size_of_prediction, success),
         n_broken=asked.n_broken + given.n_broken + unknown.sum(),
     )
@@ -220,15 +222,7 @@ def pooled_visual_query_scores(
             "expected tracks of consecutive frames, each once, but got "
             f"{n_broken} tracks with gaps or repeated frames, or for unknown queries"
         )
-    everything, *by_size = _scores_of(hits, reference)
-    scores = dict(zip(SIZE_BINS, by_size, strict=True))
-    return {"all": scores["large"] if reference == "vilco" else everything, **scores}
-
-
-def _scores_of(
-    hits: VisualQueryHits, reference: Reference | None
-) -> list[VisualQueryScores]:
-    """Scores on all queries, then by size."""
+    # On all queries, then by size.
     n_queries, n_frames, n_recovered, n_success = (
         torch.cat([count.sum(dim=0, keepdim=True), count])
         for count in (hits.n_queries, hits.n_frames, hits.n_recovered, hits.n_success)
@@ -246,7 +240,7 @@ def _scores_of(
     success = n_success.double() / n_queries.unsqueeze(1)
     rows = torch.cat([ap, recovery, success, n_queries.unsqueeze(1)], dim=1)
     ends = (len(AP_IOU), 2 * len(AP_IOU), 2 * len(AP_IOU) + len(RECOVERY_IOU))
-    return [
+    everything, *by_size = (
         VisualQueryScores(
             n_queries=int(row[-1]),
             temporal_ap=tuple(row[: ends[0]]),
@@ -255,7 +249,9 @@ def _scores_of(
             success=tuple(row[ends[2] : -1]),
         )
         for row in rows.tolist()
-    ]
+    )
+    scores = dict(zip(SIZE_BINS, by_size, strict=True))
+    return {"all": scores["large"] if reference == "vilco" else everything, **scores}
 
 
 def flat_summary(scores: Mapping[str, VisualQueryScores]) -> dict[str, float]:
@@ -304,22 +300,18 @@ def _laid_out(tracks: Tracks, n_tracks: int) -> _Layout:
         last.scatter_reduce_(0, owners, frames, "amax")
     n_boxes[-1:].zero_()
     start = 1 + n_boxes.cumsum(0) - n_boxes
-    order = _order(tracks, first, n_boxes, start)
+    order = torch.full(
+        (len(tracks.frames) + 1,), len(tracks.frames), device=start.device
+    )
+    slots = _Slots(first, n_boxes, start)
+    for piece, (_, frames, owners) in _pieces(tracks, n_tracks):
+        places = torch.arange(piece.start, piece.stop, device=start.device)
+        order.scatter_(0, slots(owners, frames), places)
+    order[:1].fill_(len(tracks.frames))
     # A track without gaps and repeats fills all of its slots.
     n_empty = (order == len(tracks.frames)).cumsum(0)
     n_empty = n_empty[start + n_boxes - 1] - n_empty[start - 1]
     return _Layout(first, last, n_boxes, start, order, (n_empty > 0).sum())
-
-
-def _order(tracks: Tracks, first: Tensor, n_boxes: Tensor, start: Tensor) -> Tensor:
-    n = len(tracks.frames)
-    order = torch.full((n + 1,), n, device=start.device)
-    slots = _Slots(first, n_boxes, start)
-    for piece, (_, frames, owners) in _pieces(tracks, len(start) - 1):
-        places = torch.arange(piece.start, piece.stop, device=start.device)
-        order.scatter_(0, slots(owners, frames), places)
-    order[:1].fill_(n)
-    return order
 
 
 class _Slots:
@@ -336,20 +328,6 @@ class _Slots:
         return slot.mul_(is_inside)
 
 
-class _Overlaps(NamedTuple):
-    """What predicted tracks have in common with the ones asked for.
-
-    :param temporal: temporal IoU, ``(P,)``.
-    :param tube: spatio-temporal IoU, ``(P,)``.
-    :param recovered: frames whose box reaches each of ``RECOVERY_IOU``,
-        ``(P, len(RECOVERY_IOU))``.
-    """
-
-    temporal: Tensor
-    tube: Tensor
-    recovered: Tensor
-
-
 def _overlaps(
     predicted: Tracks,
     given: _Layout,
@@ -358,7 +336,8 @@ def _overlaps(
     asked: _Layout,
     query: Tensor,
     tolerance: float,
-) -> _Overlaps:
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``(P,)`` temporal and spatio-temporal IoU; frames that reach each level."""
     asked_volume = area.new_zeros(len(asked.first))
     for piece, (_, _, owners) in _pieces(targets, len(asked_volume) - 1):
         asked_volume.index_add_(0, owners, area[piece])
@@ -379,7 +358,7 @@ def _overlaps(
 
     tube = _ratio(common[:-1], volume[:-1], asked_volume.index_select(0, query))
     at_least = n_reached.view(-1, n_steps)[:-1].flip(1).cumsum(1).flip(1)
-    return _Overlaps(_frame_iou(given, asked, query), tube, at_least[:, 1:])
+    return _frame_iou(given, asked, query), tube, at_least[:, 1:]
 
 
 def _frame_iou(given: _Layout, asked: _Layout, query: Tensor) -> Tensor:

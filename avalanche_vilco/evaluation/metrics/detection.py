@@ -68,11 +68,7 @@ class MomentDetectionMAP(PooledMetric):
         self.add_rows("target_labels", dtype=torch.int32)
 
     def update(self, predictions: ScoredWindows, targets: LabelledWindows) -> None:
-        """Match a mini-batch.
-
-        :param predictions: scored windows.
-        :param targets: ground-truth windows.
-        """
+        """Match a mini-batch."""
         hits = detection_hits(
             predictions.segments_sec,
             predictions.scores,
@@ -118,23 +114,18 @@ class MomentDetectionMAP(PooledMetric):
 
 
 def detection_map_metrics(
-    *,
-    tiou: Sequence[float] = EGO4D_TIOU,
-    reference: Reference | None = None,
-    experience: bool = True,
-    stream: bool = True,
+    *, experience: bool = True, stream: bool = True, **options: Any
 ) -> list[PluginMetric[dict[str, float]]]:
     """Plugins that log detection mAP in evaluation.
 
-    :param tiou: thresholds in (0, 1].
-    :param reference: "ego4d" or "vilco" to reproduce that evaluator.
     :param experience: True logs the mAP on each experience.
     :param stream: True logs the mAP on all evaluated experiences together.
+    :param options: ``tiou`` and ``reference`` of :class:`MomentDetectionMAP`.
     :return: plugins for ``EvaluationPlugin``.
     :raises ValueError: if an option is out of range.
     """
     return value_plugins(
-        lambda: MomentDetectionMAP(tiou=tiou, reference=reference),
+        lambda: MomentDetectionMAP(**options),
         "DetectionMAP",
         experience=experience,
         stream=stream,

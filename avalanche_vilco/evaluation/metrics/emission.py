@@ -41,9 +41,6 @@ def start_anew(state: MetricState, strategy: Any) -> None:
     """Empty a state and take it to where the strategy computes.
 
     A process without batches sends its empty state from there.
-
-    :param state: what to empty.
-    :param strategy: strategy in its evaluation loop.
     """
     state.reset()
     device = getattr(strategy, "device", None)
@@ -55,9 +52,6 @@ def values_of(state: MetricState) -> dict[str, float]:
     """Values of a state, NaN where nothing was added.
 
     Every process computes, whether it had batches or not: the others wait for it.
-
-    :param state: what was filled.
-    :return: floats by name.
     """
     if state.update_called:
         return state.compute()
@@ -81,10 +75,7 @@ class _StatePlugin(PluginMetric[dict[str, float]]):
         self._state.reset()
 
     def result(self) -> dict[str, float]:
-        """Values by name since the last reset.
-
-        :return: floats, NaN without ground truth.
-        """
+        """Values by name since the last reset."""
         return values_of(self._state)
 
     def after_eval_iteration(self, strategy: Any) -> None:
@@ -143,17 +134,14 @@ class StreamValues(_StatePlugin):
         """Emit the values on the experiences evaluated."""
         if not self._evaluated:
             return []
-        suffix = f"Stream{self._coverage(strategy.experience.origin_stream)}"
+        n_all = n_experiences_of(strategy.experience.origin_stream)
+        n_evaluated, suffix = len(self._evaluated), "Stream"
+        if n_all is not None and n_evaluated < n_all:
+            suffix = f"Stream_{n_evaluated}of{n_all}"
         return [
             metric_value(self, f"{name}_{suffix}", value, strategy, experience=False)
             for name, value in self.result().items()
         ]
-
-    def _coverage(self, stream: Any) -> str:
-        n_all = n_experiences_of(stream)
-        if n_all is None or len(self._evaluated) >= n_all:
-            return ""
-        return f"_{len(self._evaluated)}of{n_all}"
 
     def __str__(self) -> str:
         return f"{self._title}_Stream"
@@ -169,10 +157,8 @@ def value_plugins(
     """Plugins that log a state's values, each with a state of its own.
 
     :param make_state: gives an empty state.
-    :param title: what the values are.
     :param experience: True logs the values on each experience.
     :param stream: True logs the values on all evaluated experiences together.
-    :return: plugins for ``EvaluationPlugin``.
     """
     kinds = ((experience, ExperienceValues), (stream, StreamValues))
     return [kind(make_state(), title) for wanted, kind in kinds if wanted]

@@ -40,19 +40,12 @@ class PooledMetric(torchmetrics.Metric):
         self._no_rows[name] = torch.empty((0, *shape), dtype=dtype)
 
     def add_counts(self, name: str, *shape: int) -> None:
-        """Add a state that is a sum of whole numbers.
-
-        :param name: attribute to add to.
-        :param shape: of the sum.
-        """
+        """Add a state that is a sum of whole numbers."""
         zeros = torch.zeros(shape, dtype=torch.long)
         self.add_state(name, zeros, dist_reduce_fx="sum")
 
     def follow(self, values: Tensor) -> None:
-        """Go to the device of what is to be added.
-
-        :param values: of a mini-batch.
-        """
+        """Go to the device of what is to be added."""
         if self.device != values.device:
             self.to(values.device)
 
@@ -85,7 +78,6 @@ class PooledMetric(torchmetrics.Metric):
     def rows(self, name: str) -> Tensor:
         """All rows of a state.
 
-        :param name: as in :meth:`add_rows`.
         :return: ``(n, *shape)``.
         """
         value = getattr(self, name)
@@ -100,13 +92,7 @@ class PooledMetric(torchmetrics.Metric):
         should_sync: bool = True,
         distributed_available: Callable[[], bool] | None = None,
     ) -> None:
-        """Put the states of all processes together, as torchmetrics documents.
-
-        :param dist_sync_fn: gathers a tensor.
-        :param process_group: processes; all by default.
-        :param should_sync: False does nothing.
-        :param distributed_available: tells whether there are other processes.
-        """
+        """Put the states of all processes together, as torchmetrics documents."""
         available = distributed_available or self.distributed_available_fn
         if should_sync and not self._is_synced and callable(available) and available():
             for name, empty in self._no_rows.items():

@@ -64,11 +64,7 @@ class MomentRecall(PooledMetric):
         self.add_counts("total")
 
     def update(self, predictions: ScoredWindows, targets: LabelledWindows) -> None:
-        """Count the hits of a mini-batch.
-
-        :param predictions: scored windows.
-        :param targets: ground-truth windows.
-        """
+        """Count the hits of a mini-batch."""
         self.follow(predictions.scores)
         hits = recall_hits(
             predictions.segments_sec,
@@ -111,28 +107,17 @@ class MomentRecall(PooledMetric):
 
 
 def recall_metrics(
-    *,
-    k: Sequence[int] = (1, 5),
-    tiou: Sequence[float] = (0.3, 0.5),
-    budget: Budget = "per_gt",
-    reference: Reference | None = None,
-    experience: bool = True,
-    stream: bool = True,
+    *, experience: bool = True, stream: bool = True, **options: Any
 ) -> list[PluginMetric[dict[str, float]]]:
     """Plugins that log moment recall in evaluation.
 
-    :param k: numbers of predictions to look at.
-    :param tiou: thresholds in (0, 1].
-    :param budget: "per_gt" for Ego4D's R@kx, "fixed" for R@k.
-    :param reference: "ego4d" or "vilco" to reproduce that evaluator.
     :param experience: True logs the recall on each experience.
     :param stream: True logs the recall on all evaluated experiences together.
+    :param options: ``k``, ``tiou``, ``budget`` and ``reference`` of
+        :class:`MomentRecall`.
     :return: plugins for ``EvaluationPlugin``.
     :raises ValueError: if an option is out of range.
     """
     return value_plugins(
-        lambda: MomentRecall(k=k, tiou=tiou, budget=budget, reference=reference),
-        "Recall",
-        experience=experience,
-        stream=stream,
+        lambda: MomentRecall(**options), "Recall", experience=experience, stream=stream
     )

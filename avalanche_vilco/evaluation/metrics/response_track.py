@@ -80,11 +80,7 @@ class ResponseTrackMetrics(PooledMetric):
         self.add_rows("asked_boxes", 4, dtype=torch.float64)
 
     def update(self, predictions: FramePredictions, targets: WindowTargets) -> None:
-        """Keep the frames of a mini-batch of windows.
-
-        :param predictions: scored boxes, :class:`FramePredictions`.
-        :param targets: tracks of the windows' queries.
-        """
+        """Keep the frames of a mini-batch of windows."""
         self.follow(predictions.scores)
         self.append_rows(frame_rows(predictions)._asdict(), mark="queries")
         self.append_rows(_asked_rows(targets), mark="asked_queries")
@@ -146,26 +142,21 @@ def _asked_rows(targets: WindowTargets) -> dict[str, Tensor]:
 
 
 def response_track_metrics(
-    *,
-    reference: Reference | None = None,
-    rule: PeakRule | None = None,
-    experience: bool = True,
-    stream: bool = True,
+    *, experience: bool = True, stream: bool = True, **options: Any
 ) -> list[PluginMetric[dict[str, float]]]:
     """Plugins that log the metrics of visual queries in evaluation.
 
     The model's ``decode`` gives :class:`FramePredictions`, the targets of the
     mini-batch are :class:`WindowTargets`.
 
-    :param reference: public evaluator to reproduce, None for our own rules.
-    :param rule: how the frames of a track are chosen, None for ``PeakRule()``.
     :param experience: True logs the values on each experience.
     :param stream: True logs the values on all evaluated experiences together.
+    :param options: ``reference`` and ``rule`` of :class:`ResponseTrackMetrics`.
     :return: plugins for ``EvaluationPlugin``.
     :raises ValueError: if there is no such evaluator.
     """
     return value_plugins(
-        lambda: ResponseTrackMetrics(reference=reference, rule=rule),
+        lambda: ResponseTrackMetrics(**options),
         "ResponseTrack",
         experience=experience,
         stream=stream,

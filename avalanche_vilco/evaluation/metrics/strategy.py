@@ -59,21 +59,26 @@ def decoded(strategy: Any) -> tuple[ScoredWindows, LabelledWindows]:
 
 
 def release_decoded(strategy: Any) -> None:
-    """Drop what :func:`decoded` keeps on the strategy.
-
-    :param strategy: strategy that :func:`decoded` was called with.
-    """
+    """Drop what :func:`decoded` keeps on the strategy."""
     if hasattr(strategy, _MEMO):
         delattr(strategy, _MEMO)
 
 
 def n_experiences_of(stream: Any) -> int | None:
-    """Length of a stream, None if it is produced on the fly.
-
-    :param stream: Avalanche stream.
-    :return: number of experiences.
-    """
+    """Length of a stream, None if it is produced on the fly."""
     return len(stream) if isinstance(stream, Sized) else None
+
+
+def whole_experience(experience: Any) -> Any:
+    """The stream's experience: online streams have parts of one."""
+    return getattr(experience, "origin_experience", None) or experience
+
+
+def trained_experiences(strategy: Any) -> list[Any]:
+    """Experiences in training: JointTraining has several at once."""
+    # It iterates over the first of them only.
+    experiences = getattr(strategy, "_experiences", None) or [strategy.experience]
+    return [whole_experience(experience) for experience in experiences]
 
 
 def metric_value(
@@ -84,10 +89,7 @@ def metric_value(
     Values of a stream carry no task label: Avalanche would take that of the
     experience evaluated last.
 
-    :param origin: metric that emits the value.
     :param name: name of the value, such as ``Recall@1x_tIoU0.5_Exp``.
-    :param value: the value.
-    :param strategy: strategy in its evaluation loop.
     :param experience: True for a value of the current experience, False for a value
         of its stream.
     :return: value named ``name/eval_phase/test_stream[/Task000/Exp000]``.

@@ -41,11 +41,7 @@ class AGEMPlugin(stock.AGEMPlugin):
         super().__init__(patterns_per_exp, sample_size)
 
     def sample_from_memory(self) -> list[Any]:
-        """A random batch over all past experiences.
-
-        :return: inputs, targets and the attributes that come with them, the task
-            labels last.
-        """
+        """A random batch over all past experiences, as the stock loaders give it."""
         memory: ConcatDataset[Any] = ConcatDataset(self.buffers)
         drawn = torch.randperm(len(memory))[: self.sample_size].tolist()
         samples = [memory[place] for place in drawn]
@@ -54,12 +50,7 @@ class AGEMPlugin(stock.AGEMPlugin):
     def update_memory(
         self, dataset: AvalancheDataset, num_workers: int = 0, **kwargs: Any
     ) -> None:
-        """Keep samples of the current experience.
-
-        :param dataset: of the experience.
-        :param num_workers: not used.
-        :param kwargs: not used.
-        """
+        """Keep samples of the current experience."""
         places = list(range(len(dataset)))
         if len(places) > self.patterns_per_experience:
             random.shuffle(places)

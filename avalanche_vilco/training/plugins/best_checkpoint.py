@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from avalanche.training.plugins import SupervisedPlugin
 from torch import Tensor
 
+from avalanche_vilco.evaluation.metrics.emission import MetricState
 from avalanche_vilco.evaluation.metrics.recall import MomentRecall
-from avalanche_vilco.training.experiences import whole_experience
+from avalanche_vilco.evaluation.metrics.strategy import trained_experiences
 from avalanche_vilco.training.passes import batches_of, evaluating
-
-
-class Score(Protocol):
-    """A metric of what a model decodes, such as ``MomentRecall``."""
-
-    def reset(self) -> None:
-        """Forget what was counted."""
-
-    def update(self, predictions: Any, targets: Any) -> None:
-        """Count a mini-batch."""
-
-    def compute(self) -> dict[str, float]:
-        """Values by name, higher is better, NaN without ground truth."""
 
 
 class BestCheckpointPlugin(SupervisedPlugin):
@@ -55,7 +43,7 @@ class BestCheckpointPlugin(SupervisedPlugin):
         self,
         stream: str = "valid",
         *,
-        metric: Score | None = None,
+        metric: MetricState | None = None,
         value: str | None = None,
     ) -> None:
         super().__init__()
@@ -71,7 +59,6 @@ class BestCheckpointPlugin(SupervisedPlugin):
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Start anew.
 
-        :param strategy: strategy in its training loop.
         :raises ValueError: the stream has no sample at all.
         """
         if not any(len(e.dataset) for e in self._stream(strategy)):
@@ -82,10 +69,7 @@ class BestCheckpointPlugin(SupervisedPlugin):
         self.chosen.append(None)
 
     def after_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
-        """Score the model, and copy its weights if it is the best so far.
-
-        :param strategy: strategy in its training loop.
-        """
+        """Score the model, and copy its weights if it is the best so far."""
         epoch = strategy.clock.train_exp_epochs
         if epoch < strategy.train_epochs // 3:
             return
@@ -100,30 +84,21 @@ class BestCheckpointPlugin(SupervisedPlugin):
             self._weights = {name: t.detach().clone() for name, t in state.items()}
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
-        """Restore the best weights.
-
-        :param strategy: strategy in its training loop.
-        """
+        """Restore the best weights."""
         if self._weights is not None:
             strategy.model.load_state_dict(self._weights)
         self._weights = None
 
     def _stream(self, strategy: Any) -> Sequence[Any]:
-        benchmark = _trained(strategy)[0].origin_stream.benchmark
+        benchmark = trained_experiences(strategy)[0].origin_stream.benchmark
         return benchmark.streams[self.stream]
 
-    def _experiences(self, strategy: Any) -> list[Any]:
-        """The stream's experiences that have samples, up to the one in training."""
-        last = max(e.current_experience for e in _trained(strategy))
-        return [e for e in self._stream(strategy)[: last + 1] if len(e.dataset)]
-
     def _score(self, strategy: Any) -> float:
+        """Of the experiences with samples, up to the one in training."""
+        last = max(e.current_experience for e in trained_experiences(strategy))
+        scored = [e for e in self._stream(strategy)[: last + 1] if len(e.dataset)]
         with evaluating(strategy.model):
-            scores = [
-                self._score_on(experience.dataset, strategy)
-                for experience in self._experiences(strategy)
-            ]
-        return _mean(scores)
+            return _mean([self._score_on(e.dataset, strategy) for e in scored])
 
     def _score_on(self, dataset: Any, strategy: Any) -> float:
         self.metric.reset()
@@ -134,12 +109,6 @@ class BestCheckpointPlugin(SupervisedPlugin):
         self.metric.reset()
         names = values if self.value is None else [self.value]
         return _mean([values[name] for name in names])
-
-
-def _trained(strategy: Any) -> list[Any]:
-    """Experiences in training: JointTraining has several at once."""
-    experiences = getattr(strategy, "_experiences", None) or [strategy.experience]
-    return [whole_experience(experience) for experience in experiences]
 
 
 def _mean(values: Sequence[float]) -> float:

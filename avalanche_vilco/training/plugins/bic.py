@@ -50,8 +50,6 @@ class BiCPlugin(ReplayPlugin):
     :param decay: holds alpha to 1 and beta to 0, at least 0: a few samples may be
         told apart without error, and alpha would grow for ever.
     :param seed: of the choice of held-out samples.
-    :param batch_size: as in ReplayPlugin.
-    :param batch_size_mem: as in ReplayPlugin.
     :raises ValueError: a part of the memory would have no sample.
     """
 
@@ -64,8 +62,6 @@ class BiCPlugin(ReplayPlugin):
         temperature: float = 1.0,
         decay: float = 0.1,
         seed: int = 0,
-        batch_size: int | None = None,
-        batch_size_mem: int | None = None,
     ) -> None:
         n_held_out = round(val_share * mem_size)
         if not 0 < n_held_out < mem_size:
@@ -73,12 +69,8 @@ class BiCPlugin(ReplayPlugin):
                 "expected mem_size and val_share that leave samples to rehearse and "
                 f"to hold out but got {mem_size} and {val_share}"
             )
-        super().__init__(
-            mem_size - n_held_out,
-            batch_size=batch_size,
-            batch_size_mem=batch_size_mem,
-            storage_policy=HerdingBuffer(mem_size - n_held_out),
-        )
+        n_rehearsed = mem_size - n_held_out
+        super().__init__(n_rehearsed, storage_policy=HerdingBuffer(n_rehearsed))
         self.held_out = RandomQuotaBuffer(n_held_out, seed=seed)
         """Samples that corrections are fitted to."""
         self.distillation_weight = distillation_weight
@@ -97,7 +89,6 @@ class BiCPlugin(ReplayPlugin):
     def after_train_dataset_adaptation(self, strategy: Any, **kwargs: Any) -> None:
         """Set samples aside.
 
-        :param strategy: strategy in its training loop.
         :raises ValueError: there are too few places for held-out samples, or too few
             samples.
         """
@@ -118,7 +109,6 @@ class BiCPlugin(ReplayPlugin):
     def before_training_exp(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """Mix exemplars into the batches.
 
-        :param strategy: strategy in its training loop.
         :raises ValueError: the experience brings no query, so there is nothing to
             correct.
         """
@@ -132,10 +122,7 @@ class BiCPlugin(ReplayPlugin):
         super().before_training_exp(strategy, *args, **kwargs)
 
     def before_backward(self, strategy: Any, **kwargs: Any) -> None:
-        """Share the loss between new queries and distillation.
-
-        :param strategy: strategy in its training loop.
-        """
+        """Share the loss between new queries and distillation."""
         if self.teacher is None:
             return
         with torch.no_grad():
@@ -152,10 +139,7 @@ class BiCPlugin(ReplayPlugin):
         strategy.loss = kept + share * self.distillation_weight * distance
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
-        """Choose exemplars, fit the correction and keep the model as teacher.
-
-        :param strategy: strategy in its training loop.
-        """
+        """Choose exemplars, fit the correction and keep the model as teacher."""
         self.storage_policy.update_from_dataset(self._taught, strategy)
         self._taught = None
         if self.teacher is not None:
@@ -163,17 +147,11 @@ class BiCPlugin(ReplayPlugin):
         self.teacher = frozen_copy(strategy.model)
 
     def after_forward(self, strategy: Any, **kwargs: Any) -> None:
-        """Correct the output by what is frozen.
-
-        :param strategy: strategy in its training loop.
-        """
+        """Correct the output by what is frozen."""
         strategy.mb_output = self.corrected(strategy.mb_output)
 
     def after_eval_forward(self, strategy: Any, **kwargs: Any) -> None:
-        """Correct the output.
-
-        :param strategy: strategy in its evaluation loop.
-        """
+        """Correct the output."""
         strategy.mb_output = self.corrected(strategy.mb_output)
 
     def corrected(self, output: Tensor) -> Tensor:
@@ -246,7 +224,6 @@ def fit_bias(
     Minimised is the focal loss over the positives of the layer's channels, plus
     decay / 2 * ((alpha - 1)^2 + beta^2), as a whole: no learning rate, no draws.
 
-    :param layer: of the channels to correct.
     :param logits: (N, K).
     :param wanted: (N, K) 0 or 1.
     :param decay: at least 0.

@@ -62,10 +62,7 @@ class DenseDistillationPlugin(SupervisedPlugin):
         return self.teacher
 
     def before_backward(self, strategy: Any, **kwargs: Any) -> None:
-        """Add the distance from the previous model's output.
-
-        :param strategy: strategy in its training loop.
-        """
+        """Add the distance from the previous model's output."""
         if self.teacher is None:
             return
         with torch.no_grad():
@@ -73,10 +70,7 @@ class DenseDistillationPlugin(SupervisedPlugin):
         strategy.loss = strategy.loss + self.penalty(strategy.mb_output, taught)
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
-        """Keep the model as the next experience's teacher.
-
-        :param strategy: strategy in its training loop.
-        """
+        """Keep the model as the next experience's teacher."""
         self.teacher = frozen_copy(strategy.model)
 
     def penalty(self, output: Tensor, taught: Tensor) -> Tensor:

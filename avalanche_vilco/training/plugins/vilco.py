@@ -117,7 +117,14 @@ class ViLCoPlugin(SupervisedPlugin):
         self.long_term = long_term
         self.prompts = prompts
         self.narrations = narrations
-        self.replay = _replay(mem_size, storage_policy)
+        if storage_policy is not None and storage_policy.max_size != mem_size:
+            raise ValueError(
+                f"expected a storage policy of capacity mem_size={mem_size} but got "
+                f"one of {storage_policy.max_size}"
+            )
+        self.replay: ReplayPlugin | None = None
+        if mem_size:
+            self.replay = ReplayPlugin(mem_size, storage_policy=storage_policy)
         self.seed = seed
         self.bank = NarrationBank(narrations.bank_size, seed=seed)
         """Sentences of earlier experiences."""
@@ -144,11 +151,16 @@ class ViLCoPlugin(SupervisedPlugin):
         """Give the model its parts, before its parameters go to the optimizer."""
         model, experience = strategy.model, getattr(strategy, "experience", None)
         if self.long_term and model.prompt_memory is None:
-            self._check_mode(model)
-            first = model.query_embeddings(experience)
+            needs_text = getattr(model, "needs_text", False)
+            if self.prompts.prompt_mode == "replace" and needs_text:
+                raise ValueError(
+                    "expected prompt_mode 'prepend' but got 'replace': each sample "
+                    "comes with a query of its own, whose words or crop prompts alone "
+                    "cannot carry"
+                )
             install_prompts(
                 model,
-                first,
+                model.query_embeddings(experience),
                 n_prompts=self.prompts.n_prompts,
                 length=self.prompts.prompt_length,
                 top_n=self.prompts.top_n,
@@ -158,15 +170,6 @@ class ViLCoPlugin(SupervisedPlugin):
         if self.narrations.ssl_weight and not hasattr(model, "narration_aligner"):
             width = _narrations(experience).width
             install_aligner(model, width, seed=self.seed)
-
-    def _check_mode(self, model: Any) -> None:
-        mode = self.prompts.prompt_mode
-        if mode == "replace" and getattr(model, "needs_text", False):
-            raise ValueError(
-                "expected prompt_mode 'prepend' but got 'replace': each sample comes "
-                "with a query of its own, whose words or crop prompts alone cannot "
-                "carry"
-            )
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Mix exemplars into the batches."""
@@ -241,9 +244,8 @@ class ViLCoPlugin(SupervisedPlugin):
         # Own draws, so that those of the strategy are the same without narrations.
         draw = torch.Generator(narrations.device)
         draw.manual_seed(self.seed * 1_000_003 + strategy.clock.train_iterations)
-        keep = torch.rand(narrations.shape, generator=draw, device=narrations.device)
-        kept = keep >= dropout
-        return narrations * kept / (1 - dropout)
+        draws = torch.rand(narrations.shape, generator=draw, device=narrations.device)
+        return narrations * (draws >= dropout) / (1 - dropout)
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Store exemplars and sentences, and log which prompts are in use."""
@@ -251,19 +253,15 @@ class ViLCoPlugin(SupervisedPlugin):
             self.replay.after_training_exp(strategy, **kwargs)
         if self.narrations.ssl_weight:
             experience = strategy.experience
-            clips = experience.dataset.clip_ids
-            self.bank.update(_narrations(experience), clips)
-        if self.long_term:
-            self._log_usage(strategy)
-
-    def _log_usage(self, strategy: Any) -> None:
+            self.bank.update(_narrations(experience), experience.dataset.clip_ids)
+        if not self.long_term:
+            return
         assert self._counts is not None
-        shares = (self._counts / self._counts.sum()).tolist()
-        self.usage.append(shares)
+        self.usage.append((self._counts / self._counts.sum()).tolist())
         self._counts = None
-        for i, share in enumerate(shares):
+        at = strategy.clock.train_iterations
+        for i, share in enumerate(self.usage[-1]):
             name = f"PromptUsage/train_phase/prompt{i:03d}"
-            at = strategy.clock.train_iterations
             value = MetricValue(self, name, share, at)  # type: ignore[arg-type]
             strategy.evaluator.publish_metric_value(value)
 
@@ -336,15 +334,6 @@ class NarrationBank:
         if not rows:
             return torch.zeros(0, 0), torch.zeros(0, dtype=torch.long)
         return torch.stack(rows), torch.stack(numbers)
-
-
-def _replay(mem_size: int, policy: ExemplarsBuffer | None) -> ReplayPlugin | None:
-    if policy is not None and policy.max_size != mem_size:
-        raise ValueError(
-            f"expected a storage policy of capacity mem_size={mem_size} but got one of "
-            f"{policy.max_size}"
-        )
-    return ReplayPlugin(mem_size, storage_policy=policy) if mem_size else None
 
 
 def _narrations(experience: Any) -> ClipNarrations:
