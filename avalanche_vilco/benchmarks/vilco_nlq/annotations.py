@@ -278,14 +278,9 @@ def _clip_questions(
             window = None
             if isinstance(one, _Question):
                 window = (one.clip_start_sec, one.clip_end_sec)
+            query_id, text = f"{uid}_{i}", one.query or ""
             query = LanguageQuery(
-                f"{uid}_{i}",
-                uid,
-                i,
-                clip.clip_uid,
-                video.split,
-                one.query or "",
-                window,
+                query_id, uid, i, clip.clip_uid, video.split, text, window
             )
             yield _Raw(query, one.template, record, path, clip.clip_uid, field)
     if not n_questions:
@@ -318,15 +313,13 @@ def _lines(path: Path, subset: str) -> Iterator[_Raw]:
             problem += f"an earlier line of the clip, but got {line.duration}"
             raise DataError(path, problem, record=record, field="duration")
         uid, query_idx = _parsed_id(path, record, line.query_id)
-        window = None if subset == "test" else _only_window(path, record, line)
+        if subset != "test" and len(line.timestamps) != 1:
+            problem = f"expected one window but got {len(line.timestamps)}"
+            raise DataError(path, problem, record=record, field="timestamps")
+        window = None if subset == "test" else line.timestamps[0]
+        text = line.query or ""
         query = LanguageQuery(
-            line.query_id,
-            uid,
-            query_idx,
-            clip.clip_id,
-            subset,
-            line.query or "",
-            window,
+            line.query_id, uid, query_idx, clip.clip_id, subset, text, window
         )
         yield _Raw(query, line.query_template, clips[clip.clip_id], path, record)
 
@@ -337,13 +330,6 @@ def _parsed_id(path: Path, record: str, query_id: str) -> tuple[str, int]:
         problem = f"expected <annotation uid>_<number> but got {query_id!r}"
         raise DataError(path, problem, record=record, field="query_id")
     return uid, int(number)
-
-
-def _only_window(path: Path, record: str, line: _Line) -> tuple[float, float]:
-    if len(line.timestamps) != 1:
-        problem = f"expected one window but got {len(line.timestamps)}"
-        raise DataError(path, problem, record=record, field="timestamps")
-    return line.timestamps[0]
 
 
 def _join_official(

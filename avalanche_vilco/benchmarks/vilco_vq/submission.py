@@ -176,10 +176,8 @@ def tracks_of(
     :return: the arguments of ``visual_query_scores``.
     :raises DataError: as :func:`read_tracks`.
     """
-    asked, given = (
-        Document(targets, "annotations"),
-        Document(predictions, "predictions"),
-    )
+    asked = Document(targets, "annotations")
+    given = Document(predictions, "predictions")
     return _arranged(
         [
             _target({"response_track": boxes}, asked, f"query {query}")
