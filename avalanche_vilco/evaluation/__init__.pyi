@@ -35,6 +35,12 @@ from avalanche_vilco.evaluation.metrics.continual import (
     TaskMatrixMetric as TaskMatrixMetric,
 )
 from avalanche_vilco.evaluation.metrics.continual import (
+    average_performance_metrics as average_performance_metrics,
+)
+from avalanche_vilco.evaluation.metrics.continual import (
+    backward_forgetting_metrics as backward_forgetting_metrics,
+)
+from avalanche_vilco.evaluation.metrics.continual import (
     task_matrix_metrics as task_matrix_metrics,
 )
 from avalanche_vilco.evaluation.metrics.detection import (
@@ -57,6 +63,9 @@ from avalanche_vilco.evaluation.metrics.response_track import (
 )
 from avalanche_vilco.evaluation.metrics.visual_query import (
     VisualQueryMetrics as VisualQueryMetrics,
+)
+from avalanche_vilco.evaluation.metrics.visual_query import (
+    visual_query_metrics as visual_query_metrics,
 )
 from avalanche_vilco.evaluation.seeds import (
     SeedSummary as SeedSummary,

@@ -244,6 +244,17 @@ class TaskMatrix:
         drops = np.diagonal(self._p) - self._p[row]
         return self._mean(drops, self._tasks(row), weights)
 
+    def backward_transfer(
+        self, i: int | None = None, *, weights: Weights = "plain"
+    ) -> float:
+        """Backward transfer, BWT_i = -BwF_i.
+
+        :param i: row; the last one with a score by default.
+        :param weights: as in :meth:`average`.
+        :return: difference in [-1, 1], NaN where :meth:`backward_forgetting` is.
+        """
+        return 0.0 - self.backward_forgetting(i, weights=weights)
+
     def maximum_forgetting(
         self, i: int | None = None, *, weights: Weights = "plain"
     ) -> float:

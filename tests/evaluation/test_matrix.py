@@ -43,9 +43,10 @@ def test_forgetting_starts_with_the_second_experience():
     assert matrix.average(1) == pytest.approx(0.7)
 
 
-def test_improvement_is_negative_forgetting():
+def test_improvement_is_negative_forgetting_and_positive_transfer():
     matrix = matrix_of([[0.5], [0.7, 0.8]])
     assert matrix.backward_forgetting() == pytest.approx(-0.2)
+    assert matrix.backward_transfer() == pytest.approx(0.2)
     assert "BwF_i (+ = forgot)" in matrix.to_text()
 
 
@@ -74,6 +75,7 @@ def test_numbers_follow_the_formulas_of_the_paper(rows):
             drops = [rows[j][j] - rows[i][j] for j in range(i)]
             forgetting = matrix.backward_forgetting(i)
             assert forgetting == pytest.approx(sum(drops) / i)
+            assert matrix.backward_transfer(i) == -forgetting
 
 
 @given(squares)

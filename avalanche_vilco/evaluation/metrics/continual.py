@@ -1,7 +1,7 @@
 """The task matrix of a metric, filled while a strategy trains and evaluates."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 from avalanche.evaluation import PluginMetric
@@ -24,6 +24,10 @@ from avalanche_vilco.evaluation.metrics.strategy import (
 )
 
 Future = Literal["nan", "value"]
+Emission = Literal["average", "forgetting"]
+
+_AVERAGE: tuple[Emission, ...] = ("average",)
+_FORGETTING: tuple[Emission, ...] = ("forgetting",)
 
 
 class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
@@ -51,9 +55,10 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
     :param future: "nan" leaves p[i, j > i] empty, because a model that learns its
         queries one experience at a time has no output for them yet; "value" records
         it, for models that can transfer.
+    :param emit: which numbers are emitted.
     :param weights: weights of the tasks in both, see
         :meth:`~avalanche_vilco.evaluation.matrix.TaskMatrix.average`.
-    :raises ValueError: if ``future`` is none of its options.
+    :raises ValueError: if ``future`` or ``emit`` is none of its options.
     """
 
     def __init__(
@@ -63,16 +68,22 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
         n_experiences: int | None = None,
         stream: str = "test",
         future: Future = "nan",
+        emit: Collection[Emission] = _AVERAGE + _FORGETTING,
         weights: Weights = "plain",
     ) -> None:
         super().__init__()
         if future not in ("nan", "value"):
             raise ValueError(f"expected future 'nan' or 'value' but got {future!r}")
+        if not set(emit) <= {"average", "forgetting"}:
+            raise ValueError(
+                f"expected emit within 'average', 'forgetting' but got {emit}"
+            )
         self._state = state
         self._n_experiences = n_experiences
         self.stream = stream
         """Name of the stream that fills the matrices."""
         self._future = future
+        self._emit = emit
         self.weights = weights
         """Weights of the tasks in both numbers."""
         self.matrices: dict[str, TaskMatrix] = {}
@@ -85,7 +96,10 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
         self._state.reset()
 
     def result(self) -> dict[str, TaskMatrix]:
-        """The matrices filled so far."""
+        """The matrices filled so far.
+
+        :return: matrix by name of the value.
+        """
         return self.matrices
 
     def before_training_exp(self, strategy: Any) -> None:
@@ -128,14 +142,9 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
         cell = self._cell(strategy)
         if cell is None:
             return []
-        values: dict[str, float] = {}
-        for name, matrix in self.matrices.items():
-            average = matrix.average(cell[0], weights=self.weights)
-            forgetting = matrix.backward_forgetting(cell[0], weights=self.weights)
-            values |= {f"Average{name}": average, f"BwF_{name}": forgetting}
         return [
             metric_value(self, name, value, strategy, experience=False)
-            for name, value in values.items()
+            for name, value in self._summary(cell[0]).items()
             if not math.isnan(value)
         ]
 
@@ -157,18 +166,7 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
     def _prepare(self, cell: tuple[int, int], stream: Any) -> None:
         if self._n_experiences is None:
             self._n_experiences = n_experiences_of(stream)
-        size = self._n_experiences
-        if size is None:
-            raise ValueError(
-                "expected n_experiences to be given, because the evaluated stream has "
-                "no length"
-            )
-        if max(cell) >= size:
-            raise ValueError(
-                f"expected experiences below {size}, the size of the matrix, but got "
-                f"p{list(cell)}; evaluate a stream with one experience per trained one "
-                "or pass n_experiences"
-            )
+        size = _checked_size(self._n_experiences, cell)
         if not self.matrices:
             self.matrices = {name: TaskMatrix(size) for name in self._state.names}
 
@@ -186,6 +184,17 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
                 matrix.exclude(column, f"experience {column} has no ground truth")
             else:
                 matrix.record(row, column, value)
+
+    def _summary(self, row: int) -> dict[str, float]:
+        values = {}
+        for name, matrix in self.matrices.items():
+            if "average" in self._emit:
+                average = matrix.average(row, weights=self.weights)
+                values[f"Average{name}"] = average
+            if "forgetting" in self._emit:
+                forgetting = matrix.backward_forgetting(row, weights=self.weights)
+                values[f"BwF_{name}"] = forgetting
+        return values
 
 
 def task_matrix_metrics(
@@ -205,3 +214,36 @@ def task_matrix_metrics(
     :raises ValueError: if an option is out of range.
     """
     return [TaskMatrixMetric(MomentRecall(k=k, tiou=tiou, budget=budget), **options)]
+
+
+def average_performance_metrics(**options: Any) -> list[TaskMatrixMetric]:
+    """Plugin that logs the average recall P_i only.
+
+    :param options: as for :func:`task_matrix_metrics`, without ``emit``.
+    :return: one :class:`TaskMatrixMetric`, as a list for ``EvaluationPlugin``.
+    """
+    return task_matrix_metrics(emit=_AVERAGE, **options)
+
+
+def backward_forgetting_metrics(**options: Any) -> list[TaskMatrixMetric]:
+    """Plugin that logs backward forgetting BwF_i of the recall only.
+
+    :param options: as for :func:`task_matrix_metrics`, without ``emit``.
+    :return: one :class:`TaskMatrixMetric`, as a list for ``EvaluationPlugin``.
+    """
+    return task_matrix_metrics(emit=_FORGETTING, **options)
+
+
+def _checked_size(size: int | None, cell: tuple[int, int]) -> int:
+    if size is None:
+        raise ValueError(
+            "expected n_experiences to be given, because the evaluated stream has no "
+            "length"
+        )
+    if max(cell) >= size:
+        raise ValueError(
+            f"expected experiences below {size}, the size of the matrix, but got "
+            f"p{list(cell)}; evaluate a stream with one experience per trained one "
+            "or pass n_experiences"
+        )
+    return size

@@ -1,4 +1,4 @@
-"""Visual-query metrics of models that give whole tracks, as a torchmetrics state.
+"""Visual-query metrics: a torchmetrics state and two plugins for Avalanche.
 
 Values are named ``tAP``, ``tAP25``, ``stAP``, ``stAP25``, ``success`` and ``recovery``
 on all queries, and ``tAP_small``, ``..._medium``, ``..._large`` by size of the object.
@@ -7,6 +7,7 @@ on all queries, and ``tAP_small``, ``..._medium``, ``..._large`` by size of the 
 from typing import Any, Protocol
 
 import torch
+from avalanche.evaluation import PluginMetric
 from torch import Tensor
 
 from avalanche_vilco.evaluation.functional.references import Reference, check_reference
@@ -18,10 +19,12 @@ from avalanche_vilco.evaluation.functional.visual_query import (
     SUMMARY,
     Tracks,
     VisualQueryHits,
+    VisualQueryScores,
     flat_summary,
     pooled_visual_query_scores,
     visual_query_hits,
 )
+from avalanche_vilco.evaluation.metrics.emission import value_plugins
 from avalanche_vilco.evaluation.metrics.pooled import PooledMetric
 
 _LISTS = ("scores", "sizes", "temporal", "tube")
@@ -85,7 +88,11 @@ class VisualQueryMetrics(PooledMetric):
             self.add_counts(name, *shape)
 
     def update(self, predictions: TrackPredictions, targets: TrackTargets) -> None:
-        """Compare the tracks of a mini-batch."""
+        """Compare the tracks of a mini-batch.
+
+        :param predictions: scored tracks.
+        :param targets: the tracks asked for.
+        """
         self.follow(predictions.scores)
         hits = visual_query_hits(
             predictions.tracks,
@@ -107,12 +114,29 @@ class VisualQueryMetrics(PooledMetric):
         :return: floats in [0, 1].
         :raises ValueError: if a track had gaps or repeated a frame.
         """
+        return flat_summary(self._by_size())
+
+    def by_size(self) -> dict[str, VisualQueryScores]:
+        """All scores with the number of queries, by size, of all processes together.
+
+        :return: scores by "all", "small", "medium" and "large".
+        :raises ValueError: if a track had gaps or repeated a frame.
+        """
+        with self.sync_context(
+            dist_sync_fn=self.dist_sync_fn,
+            should_sync=self.sync_on_compute and not self._is_synced,
+            should_unsync=not self._is_synced,
+        ):
+            return self._by_size()
+
+    def _by_size(self) -> dict[str, VisualQueryScores]:
         state = {
             name: self.rows(name) if name in _LISTS else getattr(self, name)
             for name in VisualQueryHits._fields
         }
-        hits = VisualQueryHits(**state)
-        return flat_summary(pooled_visual_query_scores(hits, reference=self.reference))
+        return pooled_visual_query_scores(
+            VisualQueryHits(**state), reference=self.reference
+        )
 
     @property
     def names(self) -> list[str]:
@@ -122,3 +146,28 @@ class VisualQueryMetrics(PooledMetric):
             for suffix in ("", *(f"_{size}" for size in SIZE_BINS))
             for name in SUMMARY
         ]
+
+
+def visual_query_metrics(
+    *,
+    reference: Reference | None = None,
+    experience: bool = True,
+    stream: bool = True,
+) -> list[PluginMetric[dict[str, float]]]:
+    """Plugins that log the metrics of visual queries in evaluation.
+
+    The model's ``decode`` gives :class:`TrackPredictions`, the targets of the
+    mini-batch are :class:`TrackTargets`.
+
+    :param reference: public evaluator to reproduce, None for our own rules.
+    :param experience: True logs the values on each experience.
+    :param stream: True logs the values on all evaluated experiences together.
+    :return: plugins for ``EvaluationPlugin``.
+    :raises ValueError: if there is no such evaluator.
+    """
+    return value_plugins(
+        lambda: VisualQueryMetrics(reference=reference),
+        "VisualQuery",
+        experience=experience,
+        stream=stream,
+    )

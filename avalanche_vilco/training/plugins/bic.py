@@ -50,6 +50,8 @@ class BiCPlugin(ReplayPlugin):
     :param decay: holds alpha to 1 and beta to 0, at least 0: a few samples may be
         told apart without error, and alpha would grow for ever.
     :param seed: of the choice of held-out samples.
+    :param batch_size: as in ReplayPlugin.
+    :param batch_size_mem: as in ReplayPlugin.
     :raises ValueError: a part of the memory would have no sample.
     """
 
@@ -62,6 +64,8 @@ class BiCPlugin(ReplayPlugin):
         temperature: float = 1.0,
         decay: float = 0.1,
         seed: int = 0,
+        batch_size: int | None = None,
+        batch_size_mem: int | None = None,
     ) -> None:
         n_held_out = round(val_share * mem_size)
         if not 0 < n_held_out < mem_size:
@@ -70,7 +74,12 @@ class BiCPlugin(ReplayPlugin):
                 f"to hold out but got {mem_size} and {val_share}"
             )
         n_rehearsed = mem_size - n_held_out
-        super().__init__(n_rehearsed, storage_policy=HerdingBuffer(n_rehearsed))
+        super().__init__(
+            n_rehearsed,
+            batch_size=batch_size,
+            batch_size_mem=batch_size_mem,
+            storage_policy=HerdingBuffer(n_rehearsed),
+        )
         self.held_out = RandomQuotaBuffer(n_held_out, seed=seed)
         """Samples that corrections are fitted to."""
         self.distillation_weight = distillation_weight

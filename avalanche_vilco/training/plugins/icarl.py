@@ -20,9 +20,6 @@ from avalanche_vilco.training.distillation import frozen_copy, logit_distillatio
 from avalanche_vilco.training.passes import batches_of, evaluating
 from avalanche_vilco.training.storage_policy import HerdingBuffer
 
-MEAN_TEMPERATURE = 0.1
-"""Of the softmax over cosines with nearest means."""
-
 
 class ICaRLPlugin(ReplayPlugin):
     """Herded exemplars, rehearsal, distillation and, by choice, nearest means.
@@ -38,7 +35,7 @@ class ICaRLPlugin(ReplayPlugin):
       of which query: the paper's rule says nothing of places. A query's mean is that
       of the embeddings at the points that answer for its windows in exemplars. The
       score of query k at a point is max_j sigmoid(logit_j), times the softmax over k
-      of cosine(embedding, mean_k) / ``MEAN_TEMPERATURE``, over the queries that have
+      of cosine(embedding, mean_k) / ``mean_temperature``, over the queries that have
       exemplars; others keep their logits. Means are taken after each experience, so
       scores do not depend on what is evaluated together.
 
@@ -46,6 +43,9 @@ class ICaRLPlugin(ReplayPlugin):
     :param distillation_weight: of the distillation term.
     :param nearest_mean: score by nearest means in evaluation; the model needs
         ``point_embeddings``.
+    :param mean_temperature: of the softmax over cosines, above 0.
+    :param batch_size: as in ReplayPlugin.
+    :param batch_size_mem: as in ReplayPlugin.
     """
 
     def __init__(
@@ -54,10 +54,19 @@ class ICaRLPlugin(ReplayPlugin):
         *,
         distillation_weight: float = 1.0,
         nearest_mean: bool = False,
+        mean_temperature: float = 0.1,
+        batch_size: int | None = None,
+        batch_size_mem: int | None = None,
     ) -> None:
-        super().__init__(mem_size, storage_policy=HerdingBuffer(mem_size))
+        super().__init__(
+            mem_size,
+            batch_size=batch_size,
+            batch_size_mem=batch_size_mem,
+            storage_policy=HerdingBuffer(mem_size),
+        )
         self.distillation_weight = distillation_weight
         self.nearest_mean = nearest_mean
+        self.mean_temperature = mean_temperature
         self.teacher: nn.Module | None = None
         """The model after the previous experience."""
         self.means: Tensor | None = None
@@ -95,7 +104,7 @@ class ICaRLPlugin(ReplayPlugin):
             strategy.mb_output,
             strategy.model.point_embeddings(strategy.mb_x),
             self.means,
-            temperature=MEAN_TEMPERATURE,
+            temperature=self.mean_temperature,
         )
 
 

@@ -15,6 +15,8 @@ from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.supervised import JointTraining, Naive
 
 from avalanche_vilco.evaluation.metrics.continual import (
+    average_performance_metrics,
+    backward_forgetting_metrics,
     task_matrix_metrics,
 )
 from avalanche_vilco.evaluation.metrics.recall import recall_metrics
@@ -338,6 +340,17 @@ def test_an_experience_without_clips_has_a_reason_and_is_left_out_of_means():
     assert forgetting == pytest.approx((4 - 1) / N_CLIPS)
 
 
+def test_named_helpers_emit_one_number_each(benchmark):
+    for helper, prefix in [
+        (average_performance_metrics, "AverageRecall@"),
+        (backward_forgetting_metrics, "BwF_Recall@"),
+    ]:
+        (metric,) = helper(k=(1,))
+        _, results = run(metric, benchmark)
+        assert results[-1] and all(name.startswith(prefix) for name in results[-1])
+        assert rows_of(metric) == TAUGHT
+
+
 def test_weights_reach_the_emitted_numbers(benchmark):
     (metric,) = task_matrix_metrics(weights="cumulative")
     _, results = run(metric, benchmark)
@@ -362,6 +375,7 @@ def test_all_metrics_share_one_evaluator(benchmark):
     ("options", "message"),
     [
         ({"future": "zero"}, "expected future 'nan' or 'value' but got 'zero'"),
+        ({"emit": ("mean",)}, "expected emit within 'average', 'forgetting'"),
         ({"k": (0,)}, "expected k of at least one number"),
     ],
 )

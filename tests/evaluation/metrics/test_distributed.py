@@ -130,6 +130,7 @@ for kind, metric in alone.items():
     for clip in whole:
         metric.update(*batch(kind, clip))
 values = {kind: metric.compute() for kind, metric in alone.items()}
+sizes = alone[VisualQueryMetrics].by_size()
 assert 0 < values[ResponseTrackMetrics]["stAP"] < 1
 emitted = [
     [evaluated(make(kind(), ""), [batch(kind, c) for c in whole]) for make in PLUGINS]
@@ -151,6 +152,8 @@ for mine in SPLITS:
         equal(metric.compute(), values[kind])
         metric._computed = None
         equal(metric.compute(), values[kind])  # the states are as before
+        if kind is VisualQueryMetrics:
+            assert str(metric.by_size()) == str(sizes)
     for kind, of_kind in zip(KINDS, emitted):
         for make, expected in zip(PLUGINS, of_kind):
             equal(evaluated(make(kind(), ""), [batch(kind, c) for c in mine]), expected)

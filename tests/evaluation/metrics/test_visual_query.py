@@ -5,8 +5,10 @@ import torch
 
 from avalanche_vilco.evaluation.functional import Tracks, visual_query_scores
 from avalanche_vilco.evaluation.functional.visual_query import flat_summary
-from avalanche_vilco.evaluation.metrics.emission import value_plugins
-from avalanche_vilco.evaluation.metrics.visual_query import VisualQueryMetrics
+from avalanche_vilco.evaluation.metrics.visual_query import (
+    VisualQueryMetrics,
+    visual_query_metrics,
+)
 
 
 def batch_of(seed, n_queries, per_query=2):
@@ -80,7 +82,7 @@ def test_states_of_two_processes_add_up():
     for name in ("n_queries", "n_frames", "n_recovered", "n_success", "n_broken"):
         total = getattr(first, name) + getattr(second, name)
         assert torch.equal(total, getattr(whole, name))
-    assert int(whole.n_queries.sum()) == 12
+    assert {each.n_queries for each in whole.by_size().values()} >= {12}
 
 
 def test_a_broken_track_is_refused_when_the_numbers_are_asked_for():
@@ -97,8 +99,7 @@ def test_a_broken_track_is_refused_when_the_numbers_are_asked_for():
 def test_plugins_emit_floats_per_experience_and_stream(strategy_of, evaluate):
     strategy, stream = strategy_of(1)
     batch = batch_of(0, 5)
-    plugins = value_plugins(VisualQueryMetrics, "VisualQuery")
-    emitted = evaluate(strategy, plugins, [(stream[0], [batch])])
+    emitted = evaluate(strategy, visual_query_metrics(), [(stream[0], [batch])])
     expected = visual_query_scores(*joined([batch]))["all"].summary()
     for name, value in expected.items():
         assert emitted[f"{name}_Stream/eval_phase/test_stream"] == pytest.approx(value)
