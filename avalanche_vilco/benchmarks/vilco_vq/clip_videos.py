@@ -163,6 +163,7 @@ class VisualPictures:
     :param image_size: pixels S of the square that frames are fitted into.
     :param crop_size: pixels S' of a crop's square; default S.
     :param cache_bytes: kept in memory by each process; a pickle holds none of it.
+    :raises ValueError: a size is below 1.
     """
 
     def __init__(
@@ -175,6 +176,10 @@ class VisualPictures:
     ) -> None:
         self.videos, self.image_size = videos, image_size
         self.crop_size = image_size if crop_size is None else crop_size
+        if min(self.image_size, self.crop_size) < 1:
+            raise ValueError(
+                f"expected sizes >= 1 but got {self.image_size} and {self.crop_size}"
+            )
         self._cache = TensorCache(cache_bytes)
 
     def frames(self, clip: VisualClip, frames: Sequence[int]) -> Tensor:

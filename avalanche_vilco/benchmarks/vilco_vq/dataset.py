@@ -190,6 +190,7 @@ class VisualDataset(Dataset[Sample]):
     :param augment: whether training windows are changed at random.
     :param draw_seed: seed of what is drawn for training samples.
     :param narrations: titles that come with the samples; for training alone.
+    :raises ValueError: ``n_frames`` is below 1.
     """
 
     collate_fn = staticmethod(collate_visual)
@@ -209,6 +210,8 @@ class VisualDataset(Dataset[Sample]):
         draw_seed: int = 0,
         narrations: TitleNarrations | None = None,
     ) -> None:
+        if n_frames < 1:
+            raise ValueError(f"expected n_frames >= 1 but got {n_frames}")
         self.samples = tuple(samples)
         asked = {sample.query.query_id: sample.query for sample in samples}
         self.queries = tuple(asked.values() if queries is None else queries)
