@@ -7,6 +7,7 @@ field, and by ``Annotated[float, msgspec.Meta(ge=0, lt=1)]`` for a range.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import operator
 import types
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
+from typing_extensions import Unpack
 
 from avalanche_vilco.core.registry import close_names
 
@@ -26,19 +28,22 @@ def option_types(target: Any) -> dict[str, Any]:
     """Type of each option by name.
 
     :param target: function, class, dataclass or ``TypedDict``. Parameters without a
-        type take anything.
+        type take anything; ``**options: Unpack[...]`` are those of its ``TypedDict``.
     """
     target = inspect.unwrap(target)
     if typing.is_typeddict(target) or dataclasses.is_dataclass(target):
         return typing.get_type_hints(target, include_extras=True)
-    function = target.__init__ if inspect.isclass(target) else target
+    function = target.func if isinstance(target, functools.partial) else target
+    function = function.__init__ if inspect.isclass(function) else function
     hints = typing.get_type_hints(function, include_extras=True)
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {
-        name: hints.get(name, Any)
-        for name, parameter in inspect.signature(target).parameters.items()
-        if parameter.kind in named
-    }
+    found: dict[str, Any] = {}
+    for name, parameter in inspect.signature(target).parameters.items():
+        if parameter.kind in named:
+            found[name] = hints.get(name, Any)
+        elif get_origin(hints.get(name)) is Unpack:
+            found.update(option_types(*get_args(hints[name])))
+    return found
 
 
 def check_options(

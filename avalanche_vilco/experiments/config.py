@@ -132,7 +132,9 @@ def resolve(
     check_options(f"benchmark {benchmark!r}", data_options, option_types(spec.build))
     numbers: dict[str, Any] = {**spec.recipe.hyperparameters}
     numbers.update((name, given[name]) for name in numbers if name in given)
-    numbers["model"] = _variant(spec, numbers["model"], strategy, method)
+    model = numbers["model"] = _variant(spec, numbers["model"], strategy, method)
+    parts = without_none(model_options)
+    check_options(f"model {model!r}", parts, option_types(spec.models[model]))
     config = RunConfig(
         benchmark,
         strategy,
@@ -145,7 +147,7 @@ def resolve(
         deviations=list(chosen.by_name),
         selection=chosen.selection,
         backbone_cache=False,
-        model_options=_plain(without_none(model_options)),
+        model_options=_plain(parts),
     )
     wanted = given.get("backbone_cache")
     if spec.backbone_cache is None and wanted:

@@ -159,21 +159,10 @@ def fill_backbone_cache(
 
 
 def build_model(plan: Plan, scenario: Any) -> nn.Module:
-    """The model of a run, with random weights.
-
-    :raises ValueError: the builder does not take the options.
-    """
-    builder = plan.benchmark.models[plan.config.model]
-    options = plan.config.model_options
-    try:
-        return builder(**plan.benchmark.model_arguments(scenario), **options)
-    except TypeError as error:
-        if not options:
-            raise
-        raise ValueError(
-            f"model {plan.config.model!r} does not take model_options "
-            f"{dict(options)}: {error}"
-        ) from error
+    """The model of a run, with random weights."""
+    builder, config = plan.benchmark.models[plan.config.model], plan.config
+    arguments = plan.benchmark.model_arguments(scenario)
+    return builder(**{**arguments, **config.model_options})
 
 
 def build_strategy(plan: Plan, model: nn.Module, evaluator: EvaluationPlugin) -> Any:

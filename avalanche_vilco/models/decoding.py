@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, TypedDict
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
 from avalanche_vilco.core.batch import MomentTargets, TensorBatch
@@ -25,6 +26,16 @@ class MomentPredictions(TensorBatch):
     """(B, M) float32 in [0, 1], after suppression; 0 where there is no window."""
     labels: Tensor
     """(B, M) int64 class index, -1 where there is no window."""
+
+
+class DecodingOptions(TypedDict, total=False):
+    """What a model's builder passes on to :class:`MomentDecoder`, with the ranges."""
+
+    score_threshold: Annotated[float, Meta(ge=0, lt=1)]
+    max_candidates: Annotated[int, Meta(ge=1)]
+    sigma: Annotated[float, Meta(gt=0)]
+    min_score: Annotated[float, Meta(ge=0)]
+    max_windows: Annotated[int, Meta(ge=1)]
 
 
 @dataclass(frozen=True, kw_only=True)

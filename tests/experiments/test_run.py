@@ -268,6 +268,8 @@ def test_joint_fills_the_last_row_only(root: Path, tmp_path: Path) -> None:
         ({"backbone_cache": True}, "'vilco_mq' have no backbone"),
         ({"epochz": 3}, "run has no option 'epochz'. Did you mean epochs"),
         ({"epochs": 0}, "expected epochs >= 1 but got 0"),
+        ({"model_options": {"windows": 3}}, "'vilco_mq_tiny' has no option 'windows'"),
+        ({"model_options": {"sigma": 0.0}}, "expected sigma > 0 but got 0.0"),
         ({"learning_rate": "fast"}, "expected learning_rate of type float > 0"),
         ({"selection": "best"}, r"expected selection in \['last', 'best_on_valid', "),
         (
@@ -283,11 +285,6 @@ def test_settings_are_refused_before_data_are_read(
     with pytest.raises(ValueError, match=message):
         run("vilco_mq", **settings)
     assert not (tmp_path / "run").exists()
-
-
-def test_unknown_option_of_the_model_is_refused(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"'vilco_mq_tiny' does not take .*windows"):
-        small_run(root, tmp_path, model_options={"windows": 3})
 
 
 @pytest.mark.parametrize("benchmark", ["vilco_nlq", "vilco_vq"])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing_extensions import Unpack
 
 from avalanche_vilco.models.build import Sizes, localizer_parts
-from avalanche_vilco.models.decoding import MomentDecoder
+from avalanche_vilco.models.decoding import DecodingOptions, MomentDecoder
 from avalanche_vilco.models.localizer import MomentHeads, TextBranch, VideoStem
 from avalanche_vilco.models.moment_localizer import MomentLocalizer
 from avalanche_vilco.models.pooled_pyramid import PooledPyramid
@@ -30,11 +30,11 @@ BASE = Sizes(
     n_head_convs=2,
     dropout=0.1,
 )
-BASE_DECODING = {"max_candidates": 5000}
+BASE_DECODING: DecodingOptions = {"max_candidates": 5000}
 
 
 def vilco_mq_tiny(
-    *, feature_dim: int = 32, text_dim: int = 48, **decoding: Any
+    *, feature_dim: int = 32, text_dim: int = 48, **decoding: Unpack[DecodingOptions]
 ) -> MomentLocalizer:
     """Moment localiser of the embedded default: seconds on a CPU.
 
@@ -48,7 +48,7 @@ def vilco_mq_tiny(
 
 
 def vilco_mq_base(
-    *, feature_dim: int = 4096, text_dim: int = 768, **decoding: Any
+    *, feature_dim: int = 4096, text_dim: int = 768, **decoding: Unpack[DecodingOptions]
 ) -> MomentLocalizer:
     """Moment localiser at the paper's sizes.
 
@@ -59,13 +59,14 @@ def vilco_mq_base(
     :param text_dim: ``benchmark.text_dim``.
     :param decoding: options of :class:`MomentDecoder`.
     """
-    decoder = MomentDecoder(**{**BASE_DECODING, **decoding})
+    options: DecodingOptions = {**BASE_DECODING, **decoding}
+    decoder = MomentDecoder(**options)
     widths = {"feature_dim": feature_dim, "text_dim": text_dim}
     return MomentLocalizer(**localizer_parts(BASE, **widths, decoder=decoder))
 
 
 def vilco_mq_tiny_lower(
-    *, feature_dim: int = 32, text_dim: int = 48, **decoding: Any
+    *, feature_dim: int = 32, text_dim: int = 48, **decoding: Unpack[DecodingOptions]
 ) -> MomentLocalizer:
     """Lower bound of :func:`vilco_mq_tiny`: no attention, heads of one layer.
 
@@ -79,7 +80,7 @@ def vilco_mq_tiny_lower(
 
 
 def vilco_mq_base_lower(
-    *, feature_dim: int = 4096, text_dim: int = 768, **decoding: Any
+    *, feature_dim: int = 4096, text_dim: int = 768, **decoding: Unpack[DecodingOptions]
 ) -> MomentLocalizer:
     """Lower bound of :func:`vilco_mq_base`, as :func:`vilco_mq_tiny_lower` is of tiny.
 
@@ -89,7 +90,8 @@ def vilco_mq_base_lower(
     :param text_dim: ``benchmark.text_dim``.
     :param decoding: options of :class:`MomentDecoder`.
     """
-    decoder = MomentDecoder(**{**BASE_DECODING, **decoding})
+    options: DecodingOptions = {**BASE_DECODING, **decoding}
+    decoder = MomentDecoder(**options)
     return _lower_bound(BASE, feature_dim, text_dim, decoder)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing_extensions import Unpack
 
 from avalanche_vilco.models.build import Sizes, localizer_parts
-from avalanche_vilco.models.decoding import MomentDecoder
+from avalanche_vilco.models.decoding import DecodingOptions, MomentDecoder
 from avalanche_vilco.models.question_localizer import QuestionLocalizer
 
 TINY = Sizes(
@@ -33,7 +33,7 @@ BASE = Sizes(
 
 
 def vilco_nlq_tiny(
-    *, feature_dim: int = 32, text_dim: int = 48, **decoding: Any
+    *, feature_dim: int = 32, text_dim: int = 48, **decoding: Unpack[DecodingOptions]
 ) -> QuestionLocalizer:
     """Question localiser of the embedded default: seconds on a CPU.
 
@@ -41,13 +41,14 @@ def vilco_nlq_tiny(
     :param text_dim: ``benchmark.text_dim``.
     :param decoding: options of :class:`MomentDecoder`.
     """
-    decoder = MomentDecoder(**{"max_windows": 5, **decoding})
+    options: DecodingOptions = {"max_windows": 5, **decoding}
+    decoder = MomentDecoder(**options)
     widths = {"feature_dim": feature_dim, "text_dim": text_dim}
     return QuestionLocalizer(**localizer_parts(TINY, **widths, decoder=decoder))
 
 
 def vilco_nlq_base(
-    *, feature_dim: int = 256, text_dim: int = 768, **decoding: Any
+    *, feature_dim: int = 256, text_dim: int = 768, **decoding: Unpack[DecodingOptions]
 ) -> QuestionLocalizer:
     """Question localiser at the public sizes.
 
