@@ -59,6 +59,8 @@ def vilco_nlq_base(
     :param text_dim: ``benchmark.text_dim``.
     :param decoding: options of :class:`MomentDecoder`.
     """
-    decoder = MomentDecoder(**{"max_candidates": 5000, "max_windows": 5, **decoding})
+    defaults: DecodingOptions = {"max_candidates": 5000, "max_windows": 5}
+    options: DecodingOptions = {**defaults, **decoding}
+    decoder = MomentDecoder(**options)
     widths = {"feature_dim": feature_dim, "text_dim": text_dim}
     return QuestionLocalizer(**localizer_parts(BASE, **widths, decoder=decoder))
