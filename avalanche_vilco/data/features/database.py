@@ -68,7 +68,7 @@ class LmdbFeatures(KeyedFeatures[LmdbValues]):
         if _is_raw(value):
             return _raw_array(value)
         if value[:2] == _ZIP_MAGIC:
-            return npz_array(value, self.max_array_bytes)
+            return npz_array(value, self.max_array_bytes, checked=self.checks_sums)
         raise ValueError(f"the value of {clip_id} is neither a raw array nor an npz")
 
     def _has(self, clip_id: str) -> bool:

@@ -47,11 +47,14 @@ class NpzFeatures(KeyedFeatures[zipfile.ZipFile]):
             return npy_array(file.read(entry.file_size))
 
 
-def npz_array(value: memoryview, max_bytes: int) -> np.ndarray:
+def npz_array(
+    value: memoryview, max_bytes: int, *, checked: bool = False
+) -> np.ndarray:
     """The features in an npz archive, a view of it if they are not compressed.
 
     :param value: bytes of the archive.
     :param max_bytes: a larger array is refused.
+    :param checked: copy them, and hold them against the archive's checksum.
     :return: read-only array.
     :raises ValueError: no array of the known names, too large, or objects.
     :raises zipfile.BadZipFile: truncated or damaged.
@@ -60,7 +63,7 @@ def npz_array(value: memoryview, max_bytes: int) -> np.ndarray:
     with zipfile.ZipFile(stream) as archive:
         entry = bounded(_feature_entry(archive), max_bytes)
         with archive.open(entry) as file:
-            if entry.compress_type != zipfile.ZIP_STORED:
+            if checked or entry.compress_type != zipfile.ZIP_STORED:
                 return npy_array(file.read(entry.file_size))
             # Opening has read up to the content. A copy would cost more than reading.
             start = stream.tell()

@@ -81,7 +81,7 @@ def open_tokens(path: Path | str) -> StoredFeatures:
         raise FileNotFoundError(f"no token features at {path}")
     is_table = path.is_file() and path.suffix not in (".npz", *_LMDB_SUFFIXES)
     store = PackedFeatures(path) if is_table else _open_path(path)
-    store.is_vector_one_step = True
+    store.is_vector_one_step = store.checks_sums = True
     store.max_array_bytes = _MAX_TOKEN_BYTES
     store.hint = "write or copy it again"
     store.check_source()

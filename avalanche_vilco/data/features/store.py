@@ -111,6 +111,9 @@ class StoredFeatures(FeatureStore, ABC):
     max_array_bytes = 2**30
     """A larger array in an archive is refused: 33 MB is usual, and a small file can
     declare any size."""
+    checks_sums = False
+    """Whether arrays that lie uncompressed in an archive are held against its checksum
+    too: that reads them twice, which tokens can afford."""
     is_vector_one_step = False
     """Whether (C,) counts as (1, C), as pooled text does."""
     hint = (

@@ -144,6 +144,22 @@ def test_flipped_byte_is_found_by_its_checksum(tmp_path):
         open_tokens(path).read("q")
 
 
+def test_flipped_byte_of_an_uncompressed_value_is_found_by_its_checksum(tmp_path):
+    lmdb = pytest.importorskip("lmdb")
+    buffer = io.BytesIO()
+    np.savez(buffer, token_features=np.ones((500, 4)))
+    content = bytearray(buffer.getvalue())
+    content[3000] ^= 1
+    path = tmp_path / "tokens.lmdb"
+    with (
+        lmdb.open(str(path), map_size=2**24) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        transaction.put(b"q", bytes(content))
+    with pytest.raises(DataError, match=r"q: .*is damaged .*Bad CRC-32"):
+        open_tokens(path).read("q")
+
+
 @pytest.mark.parametrize("content", [b"", b"text" * 4000])
 def test_file_that_is_no_database_is_named(content, tmp_path):
     pytest.importorskip("lmdb", reason="needs the extra 'lmdb'")
