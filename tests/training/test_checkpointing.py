@@ -17,13 +17,23 @@ from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpo
 from avalanche_vilco.training.plugins.agem import AGEMPlugin
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
+    "ViLCo": {"mem_size": 6, "ssl_weight": 0.0, "n_prompts": 4, "top_n": 2},
     "LocalizationNaive": {},
+    "LocalizationCumulative": {},
     "LocalizationReplay": {"mem_size": 6},
+    "LocalizationEWC": {"ewc_lambda": 100.0},
+    "LocalizationMAS": {},
+    "LocalizationSynapticIntelligence": {"si_lambda": 1e4},
+    "LocalizationLwF": {"alpha": 1, "temperature": 2},
     "LocalizationICaRL": {"mem_size": 6, "nearest_mean": True},
+    "LocalizationBiC": {"mem_size": 10, "val_share": 0.4},
+    "LocalizationDenseDistillation": {},
     "LocalizationGEM": {"patterns_per_exp": 4},
     "LocalizationAGEM": {"patterns_per_exp": 4, "sample_size": 4},
+    "LocalizationCWRStar": {},
+    "LocalizationGDumb": {"mem_size": 6},
+    "LocalizationFromScratch": {},
 }
-"""Those with something of their own here; test_every_method resumes all."""
 Parts = Callable[..., dict[str, Any]]
 
 
