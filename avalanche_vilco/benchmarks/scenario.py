@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, chain, count
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from avalanche_vilco.benchmarks.manifest import Category, SplitManifest
 from avalanche_vilco.benchmarks.split import Split, balancing_targets
 from avalanche_vilco.core.files import write_atomically
 from avalanche_vilco.core.report import DataReport
+from avalanche_vilco.training import checkpointing as checkpointing
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +44,7 @@ class Query:
     """Category id in the annotation file."""
     name: str
     """Name in the annotation file's spelling."""
-    tokens: Tensor
+    tokens: Tensor = field(repr=False)
     """(L, C) token features of the query's text."""
 
 
@@ -115,6 +116,37 @@ class QueryExperience(DatasetExperience):
         """The benchmark that the experience belongs to."""
         return self.origin_stream.benchmark
 
+    def __repr__(self) -> str:
+        # Strategies have copies that hide the stream.
+        with self.no_attribute_masking():
+            number, stream = self._current_experience, self._origin_stream
+        place = f"{number} of {stream.name}_stream" if stream is not None else number
+        names = [query.name for query in self.queries_in_this_experience]
+        shown = ", ".join([*map(repr, names[:3]), *["..."] * (len(names) > 3)])
+        samples = _counted(self.dataset)
+        return f"QueryExperience({place}: {len(names)} queries [{shown}], {samples})"
+
+
+class QueryStream(EagerCLStream):
+    """A stream that says what is in it."""
+
+    def __repr__(self) -> str:
+        n_samples = sum(len(experience.dataset) for experience in self)
+        return f"QueryStream({self.name}: {len(self)} experiences, {n_samples} samples)"
+
+
+class ExperienceDataset(TaskAwareSupervisedClassificationDataset):
+    """Samples of an experience, or some of them, with their attributes."""
+
+    def __repr__(self) -> str:
+        return f"ExperienceDataset({_counted(self)})"
+
+
+def _counted(data: Any) -> str:
+    # A union with what has no such attribute has lost it.
+    clips = getattr(data, "clip_ids", None)
+    return f"{len(data)} samples" + (f" of {len(set(clips))} clips" if clips else "")
+
 
 def experience_dataset(
     data: Any,
@@ -140,7 +172,7 @@ def experience_dataset(
     """
     view = torch.utils.data.Subset(data, list(indices))
     clip_ids = [data.samples[i].clip.clip_id for i in indices]
-    return TaskAwareSupervisedClassificationDataset(
+    return ExperienceDataset(
         [view],
         data_attributes=[
             DataAttribute(balancing_targets(class_indices), "targets"),
@@ -214,7 +246,7 @@ class Scenario(CLScenario):
         manifest: SplitManifest | None = None,
     ) -> None:
         super().__init__(
-            [EagerCLStream(name, list(exps)) for name, exps in streams.items()]
+            [QueryStream(name, list(exps)) for name, exps in streams.items()]
         )
         self.datasets: dict[str, Any] = dict(datasets)
         """Samples of each whole stream, in the order of its experiences."""
@@ -225,6 +257,11 @@ class Scenario(CLScenario):
         self._manifest = manifest
         for stream in self.streams.values():
             stream.benchmark = self
+
+    def __repr__(self) -> str:
+        queries = f"{len(getattr(self, 'queries', ()))} queries"
+        what = (self.info.get("benchmark", "?"), queries, *self.streams.values())
+        return f"{type(self).__name__}({', '.join(map(str, what))})"
 
     def manifest(self) -> dict[str, Any]:
         """What the split is: item ids, groups, protocol, versions and file hashes.

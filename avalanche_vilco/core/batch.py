@@ -2,18 +2,21 @@
 
 Avalanche's loaders, buffers and plugins move, slice and concatenate the two things
 of a mini-batch, ``x`` and ``y``. Here both are bundles of tensors that share dim 0
-and answer the same calls, so stock plugins need not know what they carry.
+and answer the same calls, so stock plugins need not know what they carry. What wants a
+single tensor of them (accuracy, a loss of torch, an image model) is told what to pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import resolve_name
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 Batch = TypeVar("Batch", bound="TensorBatch")
 Index = int | slice | Sequence[int] | Tensor
@@ -26,7 +29,8 @@ class TensorBatch:
     trailing dims when batches of unequal size are concatenated. Fields listed in
     ``optional`` may be absent, which reads as filled with their value. Offers
     ``to``, ``len``, ``size``, ``shape``, ``device``, indexing, ``clone``, ``detach``,
-    ``cpu``, ``pin_memory`` and ``torch.cat``.
+    ``cpu``, ``pin_memory`` and ``torch.cat``; other uses as a tensor are refused with
+    what to pass ``instead``.
 
     :param fields: one tensor for each name in ``padding``.
     :raises TypeError: a field is absent or unknown.
@@ -35,6 +39,7 @@ class TensorBatch:
 
     padding: ClassVar[Mapping[str, float]] = {}
     optional: ClassVar[Mapping[str, float]] = {}
+    instead: ClassVar[str] = "what was made for it"
 
     def __init__(self, **fields: Tensor) -> None:
         if fields.keys() - self.optional.keys() != self.padding.keys():
@@ -49,8 +54,8 @@ class TensorBatch:
 
     def fields(self) -> dict[str, Tensor]:
         """The tensors by name, without absent ones."""
-        names = (*self.padding, *self.optional)
-        return {n: self.__dict__[n] for n in names if self.__dict__[n] is not None}
+        named = ((n, self.__dict__.get(n)) for n in (*self.padding, *self.optional))
+        return {name: tensor for name, tensor in named if tensor is not None}
 
     def map(self: Batch, function: Callable[[Tensor], Tensor]) -> Batch:
         """The batch with a function applied to each tensor."""
@@ -121,8 +126,12 @@ class TensorBatch:
         return chosen if len(chosen) else chosen.long()
 
     def __repr__(self) -> str:
-        shapes = (f"{name}={tuple(t.shape)}" for name, t in self.fields().items())
-        return f"{type(self).__name__}({', '.join(shapes)})"
+        return f"{type(self).__name__}({_shapes(self.fields())})"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise _no_attribute(type(self), type(self), name)
 
     @classmethod
     def cat(cls: type[Batch], tensors: Sequence[Batch], dim: int = 0) -> Batch:
@@ -147,8 +156,88 @@ class TensorBatch:
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if func not in (torch.cat, torch.concat):
-            return NotImplemented
+            cls._refuse(resolve_name(func) or func.__name__)
         return cls.cat(*args, **(kwargs or {}))
+
+    @classmethod
+    def advice(cls) -> str:
+        """What to do where a tensor was wanted."""
+        return (
+            f"it is no tensor; give the strategy {cls.instead}, or code that reads its "
+            f"{', '.join(cls.padding)}"
+        )
+
+    @classmethod
+    def _refuse(cls, wanted: str) -> NoReturn:
+        raise TypeError(f"{wanted} cannot take {cls.__name__}: {cls.advice()}")
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        self._refuse("conversion to a tensor")
+
+    # Without them torch.as_tensor takes a batch for sequences without end.
+    __dlpack__ = __dlpack_device__ = __array__
+
+    def __add__(self, *_: Any) -> Any:
+        self._refuse("arithmetic")
+
+    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __pow__ = __neg__ = __add__
+    __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = __lt__ = __gt__ = __add__
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Tensor):
+            self._refuse("comparison")
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+class TensorSample(dict[str, Tensor]):
+    """Tensors of one sample, by name: those of a batch without the batch dim.
+
+    :param kind: what such samples are collated to.
+    :param tensors: by name.
+    """
+
+    def __init__(self, kind: type[TensorBatch], tensors: Mapping[str, Tensor]) -> None:
+        super().__init__(tensors)
+        self.kind = kind
+        """What such samples are collated to."""
+
+    def __repr__(self) -> str:
+        return f"sample of {self.kind.__name__}({_shapes(self)})"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise _no_attribute(type(self), self.__dict__.get("kind"), name)
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> str:
+    shown = [f"{name}={tuple(tensor.shape)}" for name, tensor in tensors.items()]
+    devices = {str(tensor.device): None for tensor in tensors.values()}
+    return ", ".join(shown + [f"device={device}" for device in devices])
+
+
+def _no_attribute(
+    asked: type, kind: type[TensorBatch] | None, name: str
+) -> AttributeError:
+    """The error of an absent attribute; copy and pickle look for ``__names__``."""
+    message = f"{asked.__name__!r} object has no attribute {name!r}"
+    if kind is not None and not name.startswith("__"):
+        message += f": {kind.advice()}"
+    return AttributeError(message)
+
+
+def _refuse_default_collate(samples: Sequence[TensorSample], **_: Any) -> NoReturn:
+    raise TypeError(
+        f"torch's default_collate cannot join samples of {samples[0].kind.__name__}: "
+        "pass collate_fn=dataset.collate_fn to the DataLoader. Strategies do where "
+        "experiences have task_labels; Avalanche's benchmark_with_validation_stream "
+        "drops them: build the benchmark with valid_share=0.2 instead"
+    )
+
+
+default_collate_fn_map[TensorSample] = _refuse_default_collate
 
 
 def _joined(
@@ -201,6 +290,7 @@ class ClipBatch(TensorBatch):
 
     padding: ClassVar[Mapping[str, float]] = {"features": 0.0, "valid": False}
     optional: ClassVar[Mapping[str, float]] = {"shown": True, **NARRATION_PADDING}
+    instead = "model=vilco_mq_tiny(), evaluator=localization_evaluator()"
 
     features: Tensor
     """(B, T, C) float32, zero beyond a clip's end."""
@@ -229,6 +319,7 @@ class QueryClipBatch(ClipBatch):
         "tokens": 0.0,
         "valid_tokens": False,
     }
+    instead = "model=vilco_nlq_tiny(), evaluator=localization_evaluator()"
 
     tokens: Tensor
     """(B, L, C) float32 token features of the questions, zero beyond a question's end;
@@ -254,6 +345,7 @@ class MomentTargets(TensorBatch):
         "features_per_sec": 0.0,
         "sample": -1,
     }
+    instead = "criterion=MomentLoss(), evaluator=localization_evaluator()"
 
     valid: Tensor
     """(B, T) bool, as in :class:`ClipBatch`."""

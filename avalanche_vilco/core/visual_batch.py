@@ -20,6 +20,7 @@ class VisualQueryBatch(TensorBatch):
 
     padding: ClassVar[Mapping[str, float]] = {"frames": 0, "valid": False, "crop": 0}
     optional: ClassVar[Mapping[str, float]] = NARRATION_PADDING
+    instead = "model=vilco_vq_tiny(), evaluator=track_evaluator()"
 
     frames: Tensor
     """(B, T, 3, S, S) uint8 RGB, padded to squares with black; or (B, T, C, h, w)
@@ -58,6 +59,7 @@ class TrackWindowTargets(TensorBatch):
         "query_frame": 0,
         "sample": -1,
     }
+    instead = "criterion=VisualQueryLoss(), evaluator=track_evaluator()"
 
     valid: Tensor
     """(B, T) bool, as in :class:`VisualQueryBatch`."""

@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from avalanche_vilco.core.batch import collate_moments
+from avalanche_vilco.core.batch import (
+    ClipBatch,
+    MomentTargets,
+    TensorSample,
+    collate_moments,
+)
 from avalanche_vilco.data.features import FeatureStore, ShuffledFeatures
 from avalanche_vilco.data.text.narrations import ClipNarrations
 from avalanche_vilco.ops.timeline import seconds_to_grid
@@ -49,9 +54,13 @@ class MomentClip:
     subset: str
     duration_sec: float
     features_per_sec: float
-    windows_sec: npt.NDArray[np.float64] = field(default_factory=lambda: _NO_WINDOWS)
+    windows_sec: npt.NDArray[np.float64] = field(
+        default_factory=lambda: _NO_WINDOWS, repr=False
+    )
     """(N, 2) start and end, 0 <= start < end; end <= duration unless read raw."""
-    label_ids: npt.NDArray[np.int64] = field(default_factory=lambda: _NO_LABELS)
+    label_ids: npt.NDArray[np.int64] = field(
+        default_factory=lambda: _NO_LABELS, repr=False
+    )
     """(N,) category of each window, as in the file."""
     video_start_sec: float | None = None
     """Start of the clip in seconds of its parent video, if the file says it."""
@@ -67,9 +76,9 @@ class MomentSample:
     """One clip with the windows of the queries asked of it in one experience."""
 
     clip: MomentClip
-    windows_sec: npt.NDArray[np.float64]
+    windows_sec: npt.NDArray[np.float64] = field(repr=False)
     """(N, 2) clip seconds."""
-    class_indices: npt.NDArray[np.int64]
+    class_indices: npt.NDArray[np.int64] = field(repr=False)
     """(N,) class index of each window."""
     asked: tuple[int, ...]
     """Class indices of the queries asked."""
@@ -105,6 +114,10 @@ class MomentDataset(Dataset[Sample]):
     def __len__(self) -> int:
         return len(self.samples)
 
+    def __repr__(self) -> str:
+        clips = {sample.clip.clip_id for sample in self.samples}
+        return f"{type(self).__name__}({len(self)} samples of {len(clips)} clips)"
+
     def __getitem__(self, index: int) -> Sample:
         """Inputs and targets of a sample, as dicts of unbatched tensors.
 
@@ -115,7 +128,7 @@ class MomentDataset(Dataset[Sample]):
         sample = self.samples[index]
         features = self.store.read(sample.clip.clip_id)
         valid = torch.ones(len(features), dtype=torch.bool)
-        inputs = {"features": features, "valid": valid}
+        inputs = TensorSample(ClipBatch, {"features": features, "valid": valid})
         if sample.shown is not None:
             inputs["shown"] = self._multi_hot(sample.shown)
         if self.narrations is not None:
@@ -123,7 +136,7 @@ class MomentDataset(Dataset[Sample]):
             windows = seconds_to_grid(windows, self._rate(sample.clip)).float()
             inputs |= {"narrations": embeddings, "narrated": windows}
             inputs["sentences"] = numbers
-        return inputs, self._targets(index, valid)
+        return inputs, TensorSample(MomentTargets, self._targets(index, valid))
 
     def subset(self: Stream, positions: Iterable[int]) -> Stream:
         """Some of the samples, numbered anew.

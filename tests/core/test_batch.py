@@ -270,7 +270,9 @@ def test_fields_of_unequal_batch_size_are_refused():
 
 
 def test_printed_batch_shows_shapes(both):
-    assert repr(both[0]) == f"ClipBatch(features=(4, 9, {C}), valid=(4, 9))"
+    shown = f"ClipBatch(features=(4, 9, {C}), valid=(4, 9), device=cpu)"
+    assert repr(both[0]) == shown
+    assert repr(ClipBatch.__new__(ClipBatch)) == "ClipBatch()"
 
 
 @pytest.mark.parametrize(

@@ -74,9 +74,9 @@ class VisualClip:
 class ResponseTrack:
     """Boxes of an object in consecutive frames. Arrays are read-only."""
 
-    frames: NDArray[np.int64]
+    frames: NDArray[np.int64] = field(repr=False)
     """(N,) ascending without gaps, at the clip's fps; N >= 1."""
-    boxes: NDArray[np.float64]
+    boxes: NDArray[np.float64] = field(repr=False)
     """(N, 4) as (x1, y1, x2, y2) in pixels, inside the frame."""
     frame_size: tuple[int, int]
     """Height and width of the frame that the boxes are drawn in."""

@@ -25,9 +25,14 @@ from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     VisualQuery,
 )
 from avalanche_vilco.benchmarks.vilco_vq.clip_videos import VisualPictures
+from avalanche_vilco.core.batch import TensorSample
 from avalanche_vilco.core.clock import Clock
 from avalanche_vilco.core.random import seeded_stream
-from avalanche_vilco.core.visual_batch import collate_visual
+from avalanche_vilco.core.visual_batch import (
+    TrackWindowTargets,
+    VisualQueryBatch,
+    collate_visual,
+)
 from avalanche_vilco.data.media.frame_embeddings import FrameEmbeddings
 from avalanche_vilco.data.media.pictures import (
     augmented,
@@ -253,6 +258,10 @@ class VisualDataset(Dataset[Sample]):
     def __len__(self) -> int:
         return len(self.samples)
 
+    def __repr__(self) -> str:
+        clips = {sample.clip.clip_id for sample in self.samples}
+        return f"{type(self).__name__}({len(self)} samples of {len(clips)} clips)"
+
     def subset(self, positions: Iterable[int]) -> VisualDataset:
         """Some of the samples, numbered anew; queries keep their numbers.
 
@@ -325,7 +334,8 @@ class VisualDataset(Dataset[Sample]):
         inputs["frames"] = _filled(inputs["frames"], self.n_frames)
         if self.narrations is not None:
             inputs.update(_narrated(self.narrations, sample.query, frames))
-        return inputs, targets
+        targets = TensorSample(TrackWindowTargets, targets)
+        return TensorSample(VisualQueryBatch, inputs), targets
 
     def _number(self, sample: VisualSample) -> int:
         return self._numbers[sample.query.query_id]
