@@ -1,10 +1,12 @@
-"""Task matrices as text, as a CSV file and as figures in TensorBoard.
+"""Metrics as a CSV file; task matrices as text, CSV and figures in TensorBoard.
 
-Avalanche's loggers take single numbers; a matrix is more than its averages.
+Avalanche's loggers take single numbers; a matrix is more than its averages. Its
+``CSVLogger`` takes accuracy and loss alone.
 """
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
+from avalanche.evaluation.metric_results import AlternativeValues
 from avalanche.logging import BaseLogger, TensorboardLogger
 
 from avalanche_vilco.core.files import write_atomically
@@ -24,6 +27,30 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 _Named = tuple[str, TaskMatrix, TaskMatrixMetric]
+
+
+class MetricCSVLogger(BaseLogger):
+    """Writes every number that a metric emits as a line ``name,iteration,value``.
+
+    :param csv_file: file to write, anew with the first number; one that comes out of a
+        checkpoint goes on where it was.
+    """
+
+    def __init__(self, csv_file: Path | str) -> None:
+        super().__init__()
+        self._csv_file, self._is_begun = Path(csv_file), False
+
+    def log_single_metric(self, name: str, value: Any, x_plot: int) -> None:
+        """Append a number; pictures and the like are left out."""
+        if isinstance(value, AlternativeValues):
+            value = value.best_supported_value(float, int)
+        if not isinstance(value, (float, int)):
+            return
+        self._csv_file.parent.mkdir(parents=True, exist_ok=True)
+        with self._csv_file.open("a" if self._is_begun else "w", newline="") as file:
+            header = [] if self._is_begun else [("name", "iteration", "value")]
+            csv.writer(file).writerows([*header, (name, x_plot, value)])
+        self._is_begun = True
 
 
 class TaskMatrixLogger(BaseLogger):

@@ -7,7 +7,7 @@ import warnings
 import dill
 import pytest
 import torch
-from avalanche.logging import CSVLogger, InteractiveLogger, TensorboardLogger
+from avalanche.logging import InteractiveLogger, TensorboardLogger
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.supervised import Naive
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -15,7 +15,11 @@ from torch.utils.tensorboard import SummaryWriter
 
 from avalanche_vilco import MomentLoss, vilco_mq, vilco_mq_tiny
 from avalanche_vilco.evaluation import TaskMatrix, task_matrix_metrics
-from avalanche_vilco.evaluation.logger import TaskMatrixLogger, matrix_figure
+from avalanche_vilco.evaluation.logger import (
+    MetricCSVLogger,
+    TaskMatrixLogger,
+    matrix_figure,
+)
 from avalanche_vilco.evaluation.matrix import matrices_csv
 
 NAME = "Recall@1x_tIoU0.5"
@@ -58,7 +62,7 @@ def logged(benchmark, tmp_path_factory):
         tensorboard=tensorboard,
         names=[NAME],
     )
-    others = CSVLogger(str(folder / "csv")), InteractiveLogger()
+    others = MetricCSVLogger(folder / "new" / "all.csv"), InteractiveLogger()
     strategy = train_two(benchmark, [metric], [logger, tensorboard, *others])
     tensorboard.writer.flush()
     return metric, text, folder, strategy, logger
@@ -79,6 +83,31 @@ def test_the_csv_file_holds_all_matrices_with_reasons(logged):
     rows = list(csv.DictReader(io.StringIO(text)))
     assert {row["metric"] for row in rows} == set(metric.matrices)
     assert "not learnt yet" in rows[1]["reason"] and rows[1]["value"] == ""
+
+
+def test_every_value_is_a_line_of_the_csv_file(logged):
+    folder, strategy = logged[2:4]
+    rows = list(csv.DictReader((folder / "new" / "all.csv").open()))
+    got = {}
+    for row in rows:
+        got.setdefault(row["name"], []).append(float(row["value"]))
+    history = strategy.evaluator.get_all_metrics()
+    assert got == {name: values for name, (_, values) in history.items()}
+    assert any(value for values in got.values() for value in values)
+
+
+def test_a_csv_file_begins_anew_but_goes_on_from_a_checkpoint(tmp_path):
+    for _ in range(2):
+        logger = MetricCSVLogger(tmp_path / "all.csv")
+        logger.log_single_metric("a", 0.5, 1)
+        logger.log_single_metric("picture", object(), 1)
+    MetricCSVLogger(tmp_path / "all.csv")
+    dill.loads(dill.dumps(logger)).log_single_metric("b", 2, 3)
+    assert (tmp_path / "all.csv").read_text().split() == [
+        "name,iteration,value",
+        "a,1,0.5",
+        "b,3,2",
+    ]
 
 
 def test_a_figure_per_evaluation_reaches_tensorboard(logged):

@@ -16,6 +16,7 @@ from avalanche_vilco.evaluation.metrics.emission import (
 )
 from avalanche_vilco.evaluation.metrics.recall import MomentRecall
 from avalanche_vilco.evaluation.metrics.strategy import (
+    check_loggers,
     decoded,
     metric_value,
     n_experiences_of,
@@ -104,6 +105,7 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
 
     def before_training_exp(self, strategy: Any) -> None:
         """Turn to the row of the experience to train."""
+        check_loggers(strategy)
         self._row = max(
             int(each.current_experience) for each in trained_experiences(strategy)
         )

@@ -9,6 +9,7 @@ from avalanche.evaluation import PluginMetric
 from avalanche.evaluation.metric_results import MetricValue
 
 from avalanche_vilco.evaluation.metrics.strategy import (
+    check_loggers,
     decoded,
     metric_value,
     n_experiences_of,
@@ -42,6 +43,7 @@ def start_anew(state: MetricState, strategy: Any) -> None:
 
     A process without batches sends its empty state from there.
     """
+    check_loggers(strategy)
     state.reset()
     device = getattr(strategy, "device", None)
     if device is not None and isinstance(state, torch.nn.Module):
@@ -77,6 +79,10 @@ class _StatePlugin(PluginMetric[dict[str, float]]):
     def result(self) -> dict[str, float]:
         """Values by name since the last reset."""
         return values_of(self._state)
+
+    def before_training(self, strategy: Any) -> None:
+        """Refuse loggers that cannot write the values before hours of training."""
+        check_loggers(strategy)
 
     def after_eval_iteration(self, strategy: Any) -> None:
         """Add the current mini-batch."""

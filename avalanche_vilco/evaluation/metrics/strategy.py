@@ -8,6 +8,7 @@ from avalanche.evaluation.metric_utils import (
     default_metric_name_template,
     generic_get_metric_name,
 )
+from avalanche.logging import CSVLogger
 from torch import Tensor
 
 _MEMO = "_decoded_minibatch"
@@ -62,6 +63,21 @@ def release_decoded(strategy: Any) -> None:
     """Drop what :func:`decoded` keeps on the strategy."""
     if hasattr(strategy, _MEMO):
         delattr(strategy, _MEMO)
+
+
+def check_loggers(strategy: Any) -> None:
+    """Refuse a logger that would write 0 for every value of ours.
+
+    :param strategy: begins to train or to evaluate.
+    :raises TypeError: its evaluator has Avalanche's ``CSVLogger``.
+    """
+    loggers = getattr(getattr(strategy, "evaluator", None), "loggers", ())
+    if any(type(logger) is CSVLogger for logger in loggers):
+        raise TypeError(
+            "Avalanche's CSVLogger has columns for accuracy, loss and their forgetting "
+            "alone, and writes 0 where there are none: pass loggers=[MetricCSVLogger("
+            "path)] of avalanche_vilco.evaluation.logger, which writes every metric"
+        )
 
 
 def n_experiences_of(stream: Any) -> int | None:
