@@ -1,21 +1,25 @@
 """Save and resume a strategy between experiences.
 
-Avalanche's checkpoints are dill files: load only those of your own runs.
+Avalanche's checkpoints are dill files: load only those of your own runs. Once this
+module is imported, as it is with every benchmark, Avalanche's own functions work too.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from avalanche import checkpointing as stock
 
-_HIDDEN_MODULES = ("sgd", "adam", "adamw", "optimizer")
+# torch.optim deletes the names of its submodules. Without them dill pickles classes of
+# optimizers by value, and fails on what they refer to.
+for _path, _module in sorted(sys.modules.items()):
+    _parent, _, _name = _path.rpartition(".")
+    if _parent == "torch.optim" and not hasattr(torch.optim, _name):
+        setattr(torch.optim, _name, _module)
 
 
 def save_checkpoint(strategy: Any, path: Path | str) -> None:
@@ -25,8 +29,7 @@ def save_checkpoint(strategy: Any, path: Path | str) -> None:
     """
     path = Path(path)
     unfinished = path.with_name(path.name + ".part")
-    with _importable_optimizers():
-        stock.save_checkpoint(strategy, str(unfinished))
+    stock.save_checkpoint(strategy, str(unfinished))
     os.replace(unfinished, path)
 
 
@@ -40,25 +43,7 @@ def load_checkpoint(
     :param device: where what was on a GPU goes; None: where it was.
     :return: the strategy and the number of experiences it has learnt.
     """
-    with _importable_optimizers():
-        strategy, done = stock.maybe_load_checkpoint(
-            strategy, str(path), map_location=device
-        )
+    strategy, done = stock.maybe_load_checkpoint(
+        strategy, str(path), map_location=device
+    )
     return strategy, int(done)
-
-
-@contextmanager
-def _importable_optimizers() -> Iterator[None]:
-    """Put back the names of submodules that torch.optim deletes.
-
-    Without them dill pickles optimizer classes by value and fails on what they
-    refer to.
-    """
-    added = [name for name in _HIDDEN_MODULES if not hasattr(torch.optim, name)]
-    for name in added:
-        setattr(torch.optim, name, sys.modules[f"torch.optim.{name}"])
-    try:
-        yield
-    finally:
-        for name in added:
-            delattr(torch.optim, name)
