@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,9 +58,7 @@ def read_official_file(
     :param hint: what the file should be.
     :raises DataError: not JSON, truncated, of another form, version or subset.
     """
-    content = path.read_bytes()
-    report.files[path.name] = hashlib.sha256(content).hexdigest()
-    raw = decode_json_object(path, content, hint=hint)
+    raw = decode_json_object(path, report.read(path), hint=hint)
     file = convert(raw, _File, path, hint=hint)
     version = str(file.version)
     if not _KNOWN_VERSION.match(version):

@@ -13,6 +13,7 @@ from avalanche_vilco.benchmarks.items import check_disjoint_parents
 from avalanche_vilco.benchmarks.sources import FEATURE_FOLDER
 from avalanche_vilco.core.diagnosis import COPY_AGAIN, Diagnosis
 from avalanche_vilco.core.errors import DataError, FeatureError
+from avalanche_vilco.core.files import plain_name, read_content
 from avalanche_vilco.core.schema import decode_json
 from avalanche_vilco.data.features import (
     SUFFIXES,
@@ -53,7 +54,7 @@ def clip_ids_in(paths: Iterable[Path]) -> frozenset[str]:
     """
     found: set[str] = set()
     for path in paths:
-        content = decode_json(path, path.read_bytes(), faults=[])
+        content = decode_json(path, read_content(path), faults=[])
         videos = content.get("videos")
         if videos is None:
             found |= content.keys()
@@ -117,7 +118,8 @@ def read_subsets(
     known = {clip.clip_id for clip in clips or ()}
     if clips is not None:
         with diagnosis.guard("annotations", folder):
-            known |= clip_ids_in(p for p in files.values() if p.suffix == ".json")
+            official = (p for p in files.values() if plain_name(p).endswith(".json"))
+            known |= clip_ids_in(official)
     subsets = Counter(query.subset for one in found for query in one.queries)
     tallies = [one.report.stage("annotations", unit) for one in found]
     diagnosis.counts["annotations"] = {

@@ -29,6 +29,7 @@ from avalanche_vilco.benchmarks.split import (
     divide,
 )
 from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.files import read_content
 from avalanche_vilco.core.schema import convert, decode_json_object
 
 MANIFEST_FORMAT = "avalanche_vilco split"
@@ -152,7 +153,7 @@ def open_manifest(
         elif not file.is_file():
             raise FileNotFoundError(f"no manifest at {file}")
         else:
-            source = decode_json_object(file, file.read_bytes(), hint=_HINT)
+            source = decode_json_object(file, read_content(file), hint=_HINT)
     raw = source.to_dict() if isinstance(source, SplitManifest) else dict(source)
     # The form needs its name and version even where the type has a default.
     raw = {"format": None, "format_version": None, **raw}

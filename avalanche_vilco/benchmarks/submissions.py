@@ -17,6 +17,7 @@ import msgspec
 
 from avalanche_vilco.benchmarks.ego4d import clip_name
 from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.files import read_content
 from avalanche_vilco.core.schema import check_finite, convert, decode_json
 from avalanche_vilco.core.tables import percent
 from avalanche_vilco.core.terminal import one_line
@@ -77,7 +78,7 @@ def open_document(source: Source, role: Role) -> Document:
     if not isinstance(source, str | Path):
         return Document(source, role)
     try:
-        text = Path(source).read_bytes()
+        text = read_content(Path(source))
     except OSError as error:
         problem = f"cannot be read: {error.strerror or error}"
         hint = f"pass the path of the {role}, a JSON file"

@@ -1,19 +1,30 @@
-"""Files written whole, their hashes, and the folder where ours are kept."""
+"""Files read, written whole and hashed, and the folder where ours are kept."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
 import json
 import math
 import os
 import shutil
 import uuid
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from avalanche_vilco.core.errors import DataError
+
 CACHE_VARIABLE = "AVALANCHE_VILCO_CACHE"
+MAX_UNPACKED_FACTOR = 200
+"""Beyond 64 MiB an archive may hold this many times its size: annotations pack to a
+tenth, a hostile archive to a thousandth."""
+
+_GZIP_SUFFIX, _GZIP_MAGIC = ".gz", b"\x1f\x8b"
+_UNPACKED_BYTES = 2**26
 
 
 def cache_folder() -> Path:
@@ -29,10 +40,53 @@ def cache_folder() -> Path:
     return Path(users).expanduser() / "avalanche_vilco"
 
 
+def existing(path: Path) -> Path:
+    """A file, or its gzip archive with the suffix ``.gz`` where only that is there."""
+    archive = path.with_name(path.name + _GZIP_SUFFIX)
+    return archive if archive.is_file() and not path.exists() else path
+
+
+def plain_name(path: Path) -> str:
+    """Name of a file, of an archive that of what it holds."""
+    return path.name.removesuffix(_GZIP_SUFFIX)
+
+
+@contextmanager
+def open_content(path: Path) -> Iterator[io.BufferedIOBase]:
+    """Open a file for reading; a gzip archive, whatever its name, is unpacked.
+
+    :raises DataError: from reading, if the archive is damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            is_archive = file.peek(2).startswith(_GZIP_MAGIC)
+            yield gzip.GzipFile(fileobj=file) if is_archive else file
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        problem = f"damaged or truncated gzip archive: {error}"
+        raise DataError(path, problem, hint="fetch the file again") from None
+
+
+def read_content(path: Path) -> bytes:
+    """All that a file, or the gzip archive of one, holds.
+
+    :raises DataError: a damaged archive, or one of more than
+        :data:`MAX_UNPACKED_FACTOR` times its size.
+    """
+    content = bytearray()
+    most = max(MAX_UNPACKED_FACTOR * path.stat().st_size, _UNPACKED_BYTES)
+    with open_content(path) as file:
+        while block := file.read(2**20):
+            content += block
+            if len(content) > most:
+                problem = f"the archive holds more than {most} bytes"
+                raise DataError(path, problem, hint="is it the right file?")
+    return bytes(content)
+
+
 def sha256_of(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file, read in pieces."""
+    """Hexadecimal SHA-256 of what a file, or the gzip archive of one, holds."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_content(path) as file:
         while block := file.read(2**20):
             digest.update(block)
     return digest.hexdigest()

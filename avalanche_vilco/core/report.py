@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from avalanche_vilco.core.files import plain_name, read_content
 
 
 @dataclass
@@ -80,6 +84,15 @@ class DataReport:
     """File name -> SHA-256 of its content."""
     tallies: list[Tally] = field(default_factory=list)
     """Stages in order."""
+
+    def read(self, path: Path) -> bytes:
+        """What a file, or the gzip archive of one, holds; keeps its hash.
+
+        :raises DataError: see :func:`~avalanche_vilco.core.files.read_content`.
+        """
+        content = read_content(path)
+        self.files[plain_name(path)] = hashlib.sha256(content).hexdigest()
+        return content
 
     def stage(self, stage: str, unit: str) -> Tally:
         """The tally of a stage, created on first use.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,37 +18,67 @@ T = TypeVar("T")
 
 
 def decode_json(
-    path: Path | str, content: bytes, faults: list[DataError] | None = None
+    path: Path | str,
+    content: bytes,
+    faults: list[DataError] | None = None,
+    *,
+    record: str | None = None,
 ) -> Any:
     """Decode JSON and refuse keys that occur twice.
 
     :param path: file, for messages.
     :param content: its bytes.
     :param faults: if given, errors of doubled keys are added to it, not raised.
-    :raises DataError: not JSON, truncated, or a key occurs twice in one object.
+    :param record: the record that it is, for messages.
+    :raises DataError: not JSON, truncated, or a key occurs twice in one object; names
+        the clip and the place.
     """
+    # With the objects, whose ids else could become those of others.
+    doubled: dict[int, tuple[Any, str]] = {}
 
-    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def without_doubled(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         unique = dict(pairs)
         if len(unique) != len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            problem = f"the key {twice!r} occurs twice in one object"
-            advice = "only the last would count: leave one"
-            record = unique.get("clip_id")
-            fault = DataError(path, problem, record=record, hint=advice)
-            if faults is None:
-                raise fault
-            faults.append(fault)
+            counts = Counter(key for key, _ in pairs)
+            doubled[id(unique)] = unique, counts.most_common(1)[0][0]
         return unique
 
     try:
-        return json.loads(content, object_pairs_hook=no_duplicates)
-    except DataError:
-        raise
+        decoded = json.loads(content, object_pairs_hook=without_doubled)
     except (ValueError, RecursionError) as error:
+        problem = f"not valid JSON: {error}"
         advice = "the file may be truncated: compare its size and fetch it again"
-        raise DataError(path, f"not valid JSON: {error}", hint=advice) from None
+        raise DataError(path, problem, record=record, hint=advice) from None
+    for clip, field, key in _doubled_keys(decoded, doubled) if doubled else ():
+        problem = f"the key {key!r} occurs twice in one object"
+        advice = "only the last would count: leave one"
+        fault = DataError(
+            path, problem, record=clip or record, field=field or None, hint=advice
+        )
+        if faults is None:
+            raise fault
+        faults.append(fault)
+    return decoded
+
+
+def _doubled_keys(
+    decoded: Any, doubled: Mapping[int, tuple[Any, str]]
+) -> Iterator[tuple[str | None, str, str]]:
+    """Clip, place in it and name of the keys that objects have twice."""
+    waiting: list[tuple[Any, str | None, str]] = [(decoded, None, "")]
+    while waiting:
+        one, clip, at = waiting.pop()
+        parts: list[tuple[Any, str]] = []
+        if isinstance(one, dict):
+            names = (one.get(name) for name in ("clip_uid", "clip_id"))
+            own = next((name for name in names if isinstance(name, str)), None)
+            clip, at = (clip, at) if own is None else (own, "")
+            if id(one) in doubled:
+                yield clip, at, doubled[id(one)][1]
+            parts = [(each, f"{at}.{key}".lstrip(".")) for key, each in one.items()]
+        elif isinstance(one, list):
+            parts = [(each, f"{at}[{i}]") for i, each in enumerate(one)]
+        waiting += [(each, clip, where) for each, where in reversed(parts)]
 
 
 def decode_json_object(

@@ -10,6 +10,7 @@ from avalanche_vilco.benchmarks.spec import (
     find_benchmark,
 )
 from avalanche_vilco.core.diagnosis import Diagnosis
+from avalanche_vilco.core.files import existing, plain_name
 
 __all__ = ["PARTS", "examinable", "examine"]
 
@@ -75,11 +76,11 @@ def examinable() -> list[Benchmark]:
 
 def _lies_in(benchmark: Benchmark, root: Path, given: dict[str, Path]) -> bool:
     path = given.get("annotations", root)
-    if path.is_file():
-        return path.name in benchmark.annotation_files
-    folders = (path, path / "annotations")
     names = benchmark.annotation_files
-    return any((folder / name).is_file() for folder in folders for name in names)
+    if path.is_file():
+        return plain_name(path) in names
+    folders = (path, path / "annotations")
+    return any(existing(folder / n).is_file() for folder in folders for n in names)
 
 
 def _tell_expected(diagnosis: Diagnosis, root: Path) -> None:

@@ -1,5 +1,6 @@
 """What every generator of clips with features does alike."""
 
+import gzip
 import json
 import shutil
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from avalanche_vilco.benchmarks.vilco_mq.generator import unlabelled_mq
 from avalanche_vilco.benchmarks.vilco_mq.sources import MQSources
 from avalanche_vilco.benchmarks.vilco_nlq.generator import unlabelled_nlq
 from avalanche_vilco.benchmarks.vilco_nlq.sources import NLQSources
-from avalanche_vilco.core.errors import FeatureError
+from avalanche_vilco.core.errors import DataError, FeatureError
+from avalanche_vilco.experiments.doctor import examine
 
 
 @dataclass
@@ -87,6 +89,23 @@ def test_annotations_may_lie_in_their_own_folder(case: Case) -> None:
     for path in case.root.glob("*.json"):
         path.rename(case.root / "annotations" / path.name)
     assert placed(case.build(case.root)) == expected
+
+
+def test_annotations_may_be_archives(case: Case) -> None:
+    expected = case.build(case.root)
+    for path in case.root.glob("*.json"):
+        packed = path.with_name(path.name + ".gz")
+        packed.write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    found = case.build(case.root)
+    assert placed(found) == placed(expected)
+    assert found.report.files == expected.report.files
+    assert examine(case.root).n_faults == 0
+    assert len(case.unlabelled(case.root)) > 0
+    packed = case.root / f"{case.file}.gz"
+    packed.write_bytes(packed.read_bytes()[:-9])
+    with pytest.raises(DataError, match=rf"{case.file}\.gz: damaged or truncated"):
+        case.build(case.root)
 
 
 def test_annotations_without_features_say_so(case: Case) -> None:

@@ -10,7 +10,6 @@ of the features (steps a second). Ego4D's own files are read by
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,6 +38,10 @@ DUPLICATE_TOLERANCE_SEC = 1e-3
 """Windows of one clip and label closer than this at both ends are one window."""
 
 _LAYOUT_HINT = "expected the layout of ego4d_clip_annotations_v2.json"
+_OTHER_FORM_HINT = (
+    "take ego4d_clip_annotations_v2.json, or the folder of the moments_train.json and "
+    "moments_val.json that it was made of; for scores it will do"
+)
 _MAX_LABEL_ID = 2**31 - 1
 
 
@@ -105,17 +108,22 @@ def read_moment_annotations(
             f"no annotation file at {path}; pass the path of "
             "ego4d_clip_annotations_v2.json, which comes with Ego4D's moment queries"
         )
-    content = path.read_bytes()
-    raw = decode_json_object(path, content, hint=_LAYOUT_HINT, faults=faults)
+    report = DataReport()
+    raw = decode_json_object(path, report.read(path), hint=_LAYOUT_HINT, faults=faults)
     if not raw:
         raise DataError(path, "the file holds no clip", hint="is it the right file?")
     records: dict[str, ClipRecord] = {}
     for clip_id, one in raw.items():
+        match one:
+            case {"annotations": [{"start_time": _} as first, *_]} if (
+                "segment" not in first
+            ):
+                problem = "the form of the challenge's own code, without category ids"
+                raise DataError(path, problem, record=clip_id, hint=_OTHER_FORM_HINT)
         with collected(faults):
             records[clip_id] = convert(
                 one, ClipRecord, path, hint=_LAYOUT_HINT, record=clip_id
             )
-    report = DataReport(files={path.name: hashlib.sha256(content).hexdigest()})
     return moment_annotations(
         [(path, records)], report, raw_windows=raw_windows, faults=faults
     )

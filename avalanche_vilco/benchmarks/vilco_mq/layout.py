@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from avalanche_vilco.core.files import existing
+
 ANNOTATION_FILE = "ego4d_clip_annotations_v2.json"
 PROCESSED_FILES = (ANNOTATION_FILE, "ego4d_clip_annotations.json")
 OFFICIAL_FILES = {
@@ -31,9 +33,10 @@ def find_annotations(root: Path) -> Path | None:
     :return: file or folder, ``None`` if there is neither.
     """
     folders = (root, root / "annotations")
-    paths = [folder / name for folder in folders for name in PROCESSED_FILES]
+    paths = [existing(folder / name) for folder in folders for name in PROCESSED_FILES]
     found = [path for path in paths if path.is_file()]
     for folder in folders:
-        if all((folder / OFFICIAL_FILES[name]).is_file() for name in ("train", "val")):
+        paths = [existing(folder / OFFICIAL_FILES[name]) for name in ("train", "val")]
+        if all(path.is_file() for path in paths):
             found.append(folder)
     return found[0] if found else None

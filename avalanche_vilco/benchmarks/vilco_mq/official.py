@@ -12,7 +12,6 @@ category list, else they are alphabetical; the rate is the processed v2 file's.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from avalanche_vilco.benchmarks.vilco_mq.annotations import (
 )
 from avalanche_vilco.benchmarks.vilco_mq.layout import CATEGORY_FILE, OFFICIAL_FILES
 from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.files import existing
 from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.core.schema import check_finite, convert, decode_json_object
 
@@ -132,7 +132,7 @@ def read_official_moments(
     folder, report = Path(folder), DataReport()
     files = []
     for subset, name in OFFICIAL_FILES.items():
-        path = folder / name
+        path = existing(folder / name)
         if path.is_file():
             file = read_official_file(path, subset, report, hint=_LAYOUT_HINT)
             files.append(file)
@@ -204,8 +204,9 @@ def _category_ids(
 ) -> tuple[Mapping[str, int], str]:
     """Category name -> id, and where it comes from."""
     used = {label.label: clip for clip in clips for label in clip.labels}
-    if categories is None and (folder / CATEGORY_FILE).is_file():
-        categories = folder / CATEGORY_FILE
+    beside = existing(folder / CATEGORY_FILE)
+    if categories is None and beside.is_file():
+        categories = beside
     if categories is None:
         return {name: i for i, name in enumerate(sorted(used))}, "alphabetical"
     source = "category list"
@@ -222,9 +223,8 @@ def _category_ids(
 def _read_categories(path: Path, report: DataReport) -> dict[str, int]:
     if not path.is_file():
         raise FileNotFoundError(f"no category list at {path}")
-    content = path.read_bytes()
-    report.files[path.name] = hashlib.sha256(content).hexdigest()
-    raw = decode_json_object(path, content, hint='expected {"category": id, ...}')
+    hint = 'expected {"category": id, ...}'
+    raw = decode_json_object(path, report.read(path), hint=hint)
     if raw and all(isinstance(value, dict) for value in raw.values()):
         names = read_moment_annotations(path).label_names
         return {name: label_id for label_id, name in names.items()}

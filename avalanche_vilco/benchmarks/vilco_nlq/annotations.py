@@ -37,7 +37,7 @@ from avalanche_vilco.benchmarks.vilco_nlq.layout import OFFICIAL_NLQ_FILES
 from avalanche_vilco.benchmarks.vilco_nlq.templates import template_id
 from avalanche_vilco.benchmarks.windows import count_usable, unusable_window
 from avalanche_vilco.core.errors import DataError
-from avalanche_vilco.core.files import sha256_of
+from avalanche_vilco.core.files import existing, plain_name, sha256_of
 from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.core.schema import check_finite, check_plain_id, convert
 from avalanche_vilco.data.text.narrations import decode_line, numbered_lines
@@ -181,7 +181,7 @@ def read_language_queries(
     report = DataReport()
     official: list[OfficialFile] = []
     raw = {s: _read(path, s, report, official) for s, path in paths.items()}
-    flat = {s: one for s, one in raw.items() if paths[s].suffix == ".jsonl"}
+    flat = {s: one for s, one in raw.items() if plain_name(paths[s]).endswith(".jsonl")}
     if official:
         # The test file has a version of its own, also in version 2.
         check_versions(official)
@@ -228,9 +228,9 @@ def _read(
             f"no {subset} annotations of natural-language queries at {path}; "
             f"{FETCH_HINT}"
         )
-    if path.suffix == ".jsonl":
+    if plain_name(path).endswith(".jsonl"):
         raw = _join_official(path, subset, list(_lines(path, subset)), report)
-        report.files[path.name] = sha256_of(path)
+        report.files[plain_name(path)] = sha256_of(path)
     else:
         raw = list(_official(path, subset, report, official))
     if not raw:
@@ -336,7 +336,7 @@ def _join_official(
     path: Path, subset: str, lines: list[_Raw], report: DataReport
 ) -> list[_Raw]:
     """Templates, parent videos and starts from the official file beside, if any."""
-    official = path.parent / OFFICIAL_NLQ_FILES[subset]
+    official = existing(path.parent / OFFICIAL_NLQ_FILES[subset])
     if not official.is_file():
         return lines
     apart = DataReport()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import chain
 from pathlib import Path
 
+from avalanche_vilco.core.files import existing
+
 OFFICIAL_NLQ_FILES = {
     "train": "nlq_train.json",
     "val": "nlq_val.json",
@@ -34,7 +36,8 @@ def find_nlq_files(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for subset, official in OFFICIAL_NLQ_FILES.items():
         names = (official, *FLATTENED_NLQ_FILES[subset])
-        there = [folder / name for name in names if (folder / name).is_file()]
+        paths = [existing(folder / name) for name in names]
+        there = [path for path in paths if path.is_file()]
         if there:
             found[subset] = there[0]
     return found

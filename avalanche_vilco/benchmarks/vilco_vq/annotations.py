@@ -34,6 +34,7 @@ from avalanche_vilco.benchmarks.ego4d import (
     read_official_file,
 )
 from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.files import existing
 from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.core.schema import check_plain_id, convert
 
@@ -196,7 +197,8 @@ def find_vq_files(folder: Path) -> dict[str, Path]:
     :param folder: any folder.
     :return: subset -> file, of the subsets that have one.
     """
-    paths = {subset: folder / name for subset, name in OFFICIAL_VQ_FILES.items()}
+    names = OFFICIAL_VQ_FILES.items()
+    paths = {subset: existing(folder / name) for subset, name in names}
     return {subset: path for subset, path in paths.items() if path.is_file()}
 
 

@@ -29,9 +29,9 @@ from torch import Tensor
 
 from avalanche_vilco.core.cache import TensorCache
 from avalanche_vilco.core.errors import DataError
-from avalanche_vilco.core.files import sha256_of
+from avalanche_vilco.core.files import open_content, sha256_of
 from avalanche_vilco.core.report import DataReport, Tally
-from avalanche_vilco.core.schema import check_finite, convert
+from avalanche_vilco.core.schema import check_finite, convert, decode_json
 from avalanche_vilco.data.features import open_tokens
 
 NARRATION_FILE = "format_unique_pretrain_data_v2.jsonl"
@@ -82,17 +82,13 @@ def decode_line(
     :param line: its bytes.
     :param kind: a type that msgspec knows.
     :param hint: what a line should be.
-    :raises DataError: too long, not JSON, or a field is missing or of another type.
+    :raises DataError: too long, not JSON, a key occurs twice, or a field is missing or
+        of another type.
     """
     if len(line) > MAX_LINE_BYTES:
         problem = f"longer than {MAX_LINE_BYTES} bytes"
         raise DataError(path, problem, record=record, hint=hint)
-    try:
-        raw = msgspec.json.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        problem = f"not valid JSON: {error}"
-        advice = "the file may be truncated: compare its size and fetch it again"
-        raise DataError(path, problem, record=record, hint=advice) from None
+    raw = decode_json(path, line, record=record)
     return convert(raw, kind, path, hint=hint, record=record)
 
 
@@ -129,7 +125,7 @@ def numbered_lines(path: Path | str) -> Iterator[tuple[int, bytes]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    with path.open("rb") as file:
+    with open_content(path) as file:
         # A file without line ends must not be read whole.
         lines = iter(partial(file.readline, MAX_LINE_BYTES + 1), b"")
         for number, line in enumerate(lines, 1):

@@ -231,6 +231,15 @@ def test_field_that_occurs_twice_is_refused_with_its_record(tmp_path):
         read_moment_annotations(write(tmp_path, content.encode()))
 
 
+def test_file_of_the_challenges_code_says_which_to_take(tmp_path):
+    """``clip_annotations_split.json``, as far as it differs."""
+    windows = [{"start_time": 1.0, "end_time": 5.0, "label": "cook"}]
+    content = {"clip-a": record("clip-a", *windows)}
+    del content["clip-a"]["duration"]
+    with pytest.raises(DataError, match=r"'clip-a'.*take .*_v2\.json.*moments_train"):
+        read_moment_annotations(write(tmp_path, content))
+
+
 def test_file_without_any_annotation_is_refused(tmp_path):
     content = {"clip-a": record("clip-a", subset="test")}
     with pytest.raises(DataError, match="no clip has an annotation"):

@@ -1,5 +1,6 @@
 """Natural-language query files: validated records, or an error that names the spot."""
 
+import gzip
 import hashlib
 import json
 import math
@@ -404,7 +405,7 @@ def test_flattened_question_unknown_to_the_official_file_is_refused(tmp_path):
         ({"duration": ...}, "missing required field `duration`"),
         ({"duration": 0.0}, "clip of positive length"),
         ({"duration": 99.0}, r"expected 100\.0 seconds"),
-        ({"duration": math.nan}, "not valid JSON"),
+        ({"duration": math.nan}, "'duration': .* positive length but got nan"),
         ({"query_id": "ann-a"}, "expected <annotation uid>_<number>"),
         ({"query_id": "ann-a_0"}, "ann-a_0 occurs twice"),
         ({"timestamps": []}, "expected one window but got 0"),
@@ -423,6 +424,23 @@ def test_truncated_line_is_named_by_number(tmp_path):
     path = write_lines(tmp_path, line(), '{"query": "where')
     with pytest.raises(DataError, match=r"line 2.*not valid JSON.*truncated"):
         read_language_queries({"train": path})
+    path = write_lines(tmp_path, line(), '{"query": "a", "query": "b"}')
+    with pytest.raises(DataError, match=r"line 2'.*key 'query' occurs twice"):
+        read_language_queries({"train": path})
+
+
+def test_flattened_file_may_be_an_archive(tmp_path):
+    path = write_lines(tmp_path, line())
+    expected = read_language_queries({"train": path})
+    packed = path.with_name(path.name + ".gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    read = read_language_queries(find_nlq_files(tmp_path))
+    assert (read.queries, read.report) == (expected.queries, expected.report)
+    assert read.files == {"train": packed}
+    packed.write_bytes(packed.read_bytes()[:-9])
+    with pytest.raises(DataError, match="damaged or truncated gzip archive"):
+        read_language_queries({"train": packed})
 
 
 def test_id_that_could_name_another_file_is_refused(tmp_path):

@@ -1,5 +1,6 @@
 """Visual-query files: validated records, or an error that names the spot."""
 
+import gzip
 import hashlib
 import json
 from itertools import repeat
@@ -146,6 +147,12 @@ def test_files_are_found_by_name_and_hashed(tmp_path):
     assert [q.subset for q in read.queries] == ["train", "val"]
     digest = hashlib.sha256(files["val"].read_bytes()).hexdigest()
     assert read.report.files["vq_val.json"] == digest
+    packed = tmp_path / "vq_val.json.gz"
+    packed.write_bytes(gzip.compress(files["val"].read_bytes()))
+    files["val"].unlink()
+    again = find_vq_files(tmp_path)
+    assert again["val"] == packed
+    assert read_visual_queries(again).report.files == read.report.files
 
 
 def test_blanks_and_capitals_do_not_make_another_object():
