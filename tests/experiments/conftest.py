@@ -1,6 +1,7 @@
-"""A generated root of language queries for runs in seconds."""
+"""A generated root of language queries for runs in seconds, and official rules."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,77 @@ def nlq_run(clean_nlq_root: Path, once: Any) -> tuple[Path, dict[str, Any]]:
 
     folder = once("nlq_run", make)
     return folder, json.loads((folder / "results.json").read_text())
+
+
+def _check_moments(file: Any, asked: Any, subset: str) -> None:
+    """What the challenge's merging script writes, and what mAP and recall look up."""
+    assert (file["version"], file["challenge"]) == ("1.0", "ego4d_moment_queries")
+    assert {"results", "version", "external_data"} <= file.keys()
+    records = [record for record in asked.values() if record["subset"] == subset]
+    assert records
+    for name in ("results", "detect_results", "retrieve_results"):
+        for record in records:
+            for one in file[name][record["clip_id"]]:
+                numbers = (*one["segment"], one["score"])
+                assert isinstance(one["label"], str) and len(numbers) == 3
+                assert all(isinstance(number, float) for number in numbers)
+    for record in records:
+        for one in record["annotations"]:
+            assert float(one["start_time"]) < float(one["end_time"]) and one["label"]
+
+
+def _check_questions(file: Any, asked: Any, subset: str) -> None:
+    """Each answer is to a question, and its windows are a list that is not empty."""
+    assert (file["version"], file["challenge"]) == ("1.0", "ego4d_nlq_challenge")
+    clips = [clip for video in asked["videos"] for clip in video["clips"]]
+    known = {
+        (clip["clip_uid"], part["annotation_uid"]): part["language_queries"]
+        for clip in clips
+        for part in clip["annotations"]
+    }
+    for one in file["results"]:
+        question = known[one["clip_uid"], one["annotation_uid"]][one["query_idx"]]
+        assert subset == "test" or {"clip_start_sec", "clip_end_sec"} <= question.keys()
+        windows = one["predicted_times"]
+        assert windows and all(isinstance(window, list) for window in windows)
+        assert all(len(window) == 2 for window in windows)
+
+
+def _check_tracks(file: Any, asked: Any, subset: str) -> None:
+    """Version, videos, clips and annotations by place, and the valid query sets."""
+    assert file["version"] == asked["version"]
+    assert file["challenge"] == "ego4d_vq2d_challenge"
+    videos = file["results"]["videos"]
+    for video, own in zip(asked["videos"], videos, strict=True):
+        assert video["video_uid"] == own["video_uid"]
+        for clip, answers in zip(video["clips"], own["clips"], strict=True):
+            assert clip["clip_uid"] == answers["clip_uid"]
+            pairs = zip(clip["annotations"], answers["predictions"], strict=True)
+            for part, given in pairs:
+                sets = part["query_sets"]
+                valid = {name for name in sets if sets[name]["is_valid"]}
+                assert valid <= given["query_sets"].keys() <= sets.keys()
+                for one in given["query_sets"].values():
+                    assert isinstance(one["score"], float)
+                    frames = [box["fno"] for box in one["bboxes"]]
+                    first = frames[0] if frames else 0
+                    assert frames == list(range(first, first + len(frames)))
+                    assert all(
+                        {"x1", "y1", "x2", "y2"} <= b.keys() for b in one["bboxes"]
+                    )
+
+
+@pytest.fixture(scope="session")
+def meets_official_rules() -> Callable[..., None]:
+    """Holds a file of answers against what the public evaluators ask of it.
+
+    ``(task, file, annotations, subset)``; all that EGO4D/episodic-memory asserts or
+    looks up without a default, in words of our own.
+    """
+    checks = {"mq": _check_moments, "nlq": _check_questions, "vq": _check_tracks}
+
+    def check(task: str, file: Path, annotations: Path, subset: str) -> None:
+        contents = [json.loads(path.read_text()) for path in (file, annotations)]
+        checks[task](*contents, subset)
+
+    return check

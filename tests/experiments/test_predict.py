@@ -3,11 +3,15 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from avalanche_vilco.benchmarks.vilco_mq.generator import vilco_mq
+from avalanche_vilco.benchmarks.vilco_mq.layout import ANNOTATION_FILE
+from avalanche_vilco.benchmarks.vilco_mq.submission import moment_document
+from avalanche_vilco.benchmarks.vilco_nlq.submission import question_document
 from avalanche_vilco.cli.main import main
 from avalanche_vilco.experiments.predict import predict
 from avalanche_vilco.experiments.run import run
@@ -54,13 +58,14 @@ def mq_run(mq_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_language_queries_score_as_in_the_matrix(
-    nlq_run: Any, clean_nlq_root: Path
+    nlq_run: Any, clean_nlq_root: Path, meets_official_rules: Any
 ) -> None:
     from avalanche_vilco.benchmarks.vilco_nlq.templates import NLQ_TEMPLATES
 
     folder, results = nlq_run
     file = predict(folder, echo=silent)
     annotations = clean_nlq_root / "nlq_val.json"
+    meets_official_rules("nlq", file, annotations, "val")
     found = score("nlq", file, annotations)
     assert found.counts["answered"] == found.counts["queries"] > 40
     assert results["scores"]["Recall@5_tIoU0.3"]["average"] > 0
@@ -87,19 +92,48 @@ def asked_windows(root: Path) -> dict[str, Any]:
     }
 
 
-def test_moment_queries_score_as_in_the_matrix(mq_run: Any, mq_root: Path) -> None:
+def test_moment_queries_score_as_in_the_matrix(
+    mq_run: Any, mq_root: Path, meets_official_rules: Any
+) -> None:
     folder, results = mq_run
     file = predict(folder, echo=silent)
+    meets_official_rules("mq", file, mq_root / ANNOTATION_FILE, "val")
     found = score("mq", file, asked_windows(mq_root))
     queries = [query.name for query in vilco_mq(mq_root, n_experiences=2).queries]
     assert results["scores"]["Recall@5x_tIoU0.3"]["average"] > 0
     expect_last_row(found, results, queries, "x")
 
 
-def test_clips_without_annotations_are_answered(
-    nlq_run: Any, mq_run: Any, clean_nlq_root: Path, mq_root: Path, tmp_path: Path
+def test_what_no_experience_answers_is_in_the_files_too(
+    mq_root: Path, tmp_path: Path, meets_official_rules: Any
 ) -> None:
-    asked = json.loads((clean_nlq_root / "nlq_test_unannotated.json").read_text())
+    """Public recall looks up every clip; the public code of NLQ stops at no window."""
+    options = {"dataset_root": mq_root}
+    nothing = SimpleNamespace(samples=[], queries=[])
+    document = moment_document(nothing, [], nothing, options, "val")
+    assert {*map(len, document["results"].values())} == {0}
+    file = tmp_path / "mq.json"
+    file.write_text(json.dumps(document))
+    meets_official_rules("mq", file, mq_root / ANNOTATION_FILE, "val")
+    sample = SimpleNamespace(
+        clip=SimpleNamespace(clip_id="c"),
+        query=SimpleNamespace(annotation_uid="a", query_idx=0),
+    )
+    data = SimpleNamespace(samples=[sample])
+    (answer,) = question_document(data, [[]], None, {}, "val")["results"]
+    assert answer["predicted_times"] == [[0.0, 0.0]]
+
+
+def test_clips_without_annotations_are_answered(
+    nlq_run: Any,
+    mq_run: Any,
+    clean_nlq_root: Path,
+    mq_root: Path,
+    tmp_path: Path,
+    meets_official_rules: Any,
+) -> None:
+    path = clean_nlq_root / "nlq_test_unannotated.json"
+    asked = json.loads(path.read_text())
     wanted = {
         (clip["clip_uid"], part["annotation_uid"], number)
         for video in asked["videos"]
@@ -109,14 +143,16 @@ def test_clips_without_annotations_are_answered(
         if question.get("query")
     }
     file = predict(nlq_run[0], tmp_path / "nlq.json", subset="test", echo=silent)
+    meets_official_rules("nlq", file, path, "test")
     given = json.loads(file.read_text())["results"]
     answered = [(a["clip_uid"], a["annotation_uid"], a["query_idx"]) for a in given]
     assert set(answered) == wanted and len(answered) == len(wanted)
     assert all(0 <= s < e for a in given for s, e in a["predicted_times"])
 
     file = predict(mq_run[0], tmp_path / "mq.json", subset="test", echo=silent)
+    meets_official_rules("mq", file, mq_root / ANNOTATION_FILE, "test")
     given = json.loads(file.read_text())
-    clips = json.loads((mq_root / "ego4d_clip_annotations_v2.json").read_text())
+    clips = json.loads((mq_root / ANNOTATION_FILE).read_text())
     assert set(given["detect_results"]) == {
         uid for uid, clip in clips.items() if clip["subset"] == "test"
     }

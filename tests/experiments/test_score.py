@@ -1,6 +1,7 @@
 """``avalanche-vilco score``: the official numbers, or one line that names the fault."""
 
 import copy
+import gzip
 import json
 import math
 import re
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from avalanche_vilco.benchmarks.submissions import Document
 from avalanche_vilco.benchmarks.vilco_nlq.submission import read_queries
 from avalanche_vilco.cli.main import main
+from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.evaluation.functional import top1_tiou
 from avalanche_vilco.experiments.score import score
 
@@ -352,15 +354,12 @@ def test_the_file_of_the_challenge_ranks_two_lists(command):
 def test_annotation_files_of_every_form_give_the_same(command):
     predictions, annotations = mq_files()
     expected = command.numbers("mq", predictions, annotations)
-    processed, videos = json.loads(json.dumps(annotations)), []
-    for uid, record in processed.items():
-        labels = [{**item, "primary": True} for item in record["annotations"]]
-        labels.append({**labels[0], "label": "paint", "primary": False})
-        clip = {"clip_uid": uid, "annotations": [{"labels": labels}]}
-        videos.append({"split": record["subset"], "clips": [clip]})
+    processed = json.loads(json.dumps(annotations))
+    official = official_moments(annotations)
+    for record in processed.values():
         for item in record["annotations"]:
             item["segment"] = [item.pop("start_time"), item.pop("end_time")]
-    for form in (processed, {"videos": videos}):
+    for form in (processed, official):
         assert command.numbers("mq", predictions, form) == expected
 
 
@@ -532,6 +531,69 @@ def test_an_id_answered_twice_is_refused(command):
     predictions["results"]["videos"] *= 2
     command.write(pred=predictions, gt=annotations)
     assert "record 'c a 1': occurs twice" in command("vq")[2]
+
+
+def official_moments(annotations):
+    videos = []
+    for uid, record in annotations.items():
+        labels = [{**item, "primary": True} for item in record["annotations"]]
+        labels.append({**labels[0], "label": "paint", "primary": False})
+        clip = {"clip_uid": uid, "annotations": [{"labels": labels}]}
+        videos.append({"split": record["subset"], "clips": [clip]})
+    return {"videos": videos}
+
+
+@pytest.mark.parametrize("task", FILES)
+@pytest.mark.parametrize("inside", ["videos", "clips", "annotations"])
+def test_ground_truth_that_returns_is_refused_by_its_id(command, task, inside):
+    """A query asked twice would be one, a clip that returns would lose its windows."""
+    predictions, annotations = FILES[task]()
+    if task == "mq":
+        annotations = official_moments(annotations)
+        if inside == "annotations":  # those of several annotators, which are pooled
+            return
+    holder = annotations
+    for name in ("videos", "clips", "annotations"):
+        if name == inside:
+            holder[name].append(copy.deepcopy(holder[name][0]))
+        holder = holder[name][0]
+    command.write(pred=predictions, gt=annotations)
+    code, _, err = command(task)
+    name = {"mq": "c1", "nlq": "c a 0", "vq": "c a 1"}[task]
+    assert code == 1 and err.startswith(f"error: {command.paths['gt']}, ")
+    assert f"record '{name}'" in err and "twice" in err
+
+
+@settings(max_examples=50)
+@given(st.data())
+def test_any_key_that_occurs_twice_is_refused_by_name(tmp_path, data):
+    task = data.draw(st.sampled_from(sorted(FILES)))
+    files = dict(zip(("pred", "gt"), FILES[task](), strict=True))
+    which = data.draw(st.sampled_from(sorted(files)))
+    paths = [path for path in nodes(files[which]) if path]
+    path = data.draw(st.sampled_from([p for p in paths if isinstance(p[-1], str)]))
+    holder = files[which]
+    for step in path[:-1]:
+        holder = holder[step]
+    holder["again"] = holder[path[-1]]
+    for name, content in files.items():
+        text = json.dumps(content).replace('"again"', json.dumps(path[-1]))
+        (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=f"key '{path[-1]}' occurs twice") as caught:
+        score(task, tmp_path / "pred", tmp_path / "gt")
+    assert caught.value.file == str(tmp_path / which)
+    assert (caught.value.record or caught.value.field) or len(path) == 1
+
+
+@pytest.mark.parametrize("task", FILES)
+def test_archives_score_as_the_files_in_them(command, task):
+    predictions, annotations = FILES[task]()
+    expected = command.numbers(task, predictions, annotations)
+    packed = [gzip.compress(json.dumps(one).encode()) for one in FILES[task]()]
+    command.write(pred=packed[0], gt=packed[1])
+    assert json.loads(command(task, "--json")[1]) == expected
+    command.write(gt=packed[1][:-9])
+    assert "gt.json: damaged or truncated gzip archive" in command(task)[2]
 
 
 def test_exchanged_files_and_a_subset_without_annotations_are_named(

@@ -99,7 +99,7 @@ class MiniMQConfig(EmbeddedConfig):
     """
 
     name = "mini_mq"
-    version = "1"
+    version = "2"
     seed: int = 613
     n_train: int = 360
     n_val: int = 120
@@ -476,8 +476,15 @@ def _annotate(
     if windows and rng.random() < 0.001:
         windows.append(list(windows[0]))
     return [
-        {"segment": window, "label": config.labels[event.kind], "label_id": event.kind}
-        for window in windows
+        {
+            "segment": [start, end],
+            "label": config.labels[event.kind],
+            "label_id": event.kind,
+            # As official scripts ask for it; the processed file has the segment alone.
+            "start_time": start,
+            "end_time": end,
+        }
+        for start, end in windows
     ]
 
 

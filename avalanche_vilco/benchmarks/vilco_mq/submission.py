@@ -11,6 +11,7 @@ import torch
 from msgspec import UNSET, Meta, UnsetType
 from torch import Tensor
 
+from avalanche_vilco.benchmarks.sources import checked_sources
 from avalanche_vilco.benchmarks.submissions import (
     OTHER_ANNOTATIONS,
     Document,
@@ -25,6 +26,8 @@ from avalanche_vilco.benchmarks.submissions import (
     score_row,
 )
 from avalanche_vilco.benchmarks.vilco_mq.official import AnnotatedClip
+from avalanche_vilco.benchmarks.vilco_mq.sources import MQSources, read_moment_files
+from avalanche_vilco.benchmarks.vilco_mq.split import MQ_PROTOCOLS
 from avalanche_vilco.benchmarks.window_scores import (
     MomentSubmission,
     RecallGrid,
@@ -168,8 +171,8 @@ def read_moments(
         annotations do not know; "ego4d" and "vilco" every subset whose name is part
         of ``subset``.
     :return: the arguments of the metrics with the names of the labels.
-    :raises DataError: if there is no ground truth in the subset, a clip is unknown, or
-        a field is missing or of another form.
+    :raises DataError: if there is no ground truth in the subset, a clip is unknown or
+        annotated twice, or a field is missing or of another form.
     """
     check_reference(reference)
     given = open_document(predictions, "predictions")
@@ -179,6 +182,9 @@ def read_moments(
     targets: dict[str, list[Window]] = {}
     for clip in _annotated(asked):
         key = clip.uid if clip_key == "clip_uid" else str(clip.clip_id)
+        if key in known:
+            hint = "its windows would be lost: join them in one record of the clip"
+            asked.fail(f"the clip {key} occurs twice", record=clip.uid, hint=hint)
         known.add(key)
         if _is_in(clip.subset, subset, reference):
             targets[key] = _target_windows(clip, asked, labels)
@@ -370,23 +376,31 @@ def moment_document(
     options: Mapping[str, Any],
     subset: str,
 ) -> dict[str, Any]:
-    """Write windows as the challenge takes them.
+    """Write windows as the challenge takes them, and as its evaluators do.
 
-    A clip that several experiences ask is in it once, as in the first.
+    Every clip of the subset is in it, which public recall insists on: once, as in the
+    first experience that asks it, and without windows where none does.
     """
+    sources = checked_sources(MQSources, options.get("sources"))
+    root, protocol = options.get("dataset_root"), MQ_PROTOCOLS["exclusive"]
+    clips = read_moment_files(root, sources, protocol).annotations.clips
     names = [query.name for query in scenario.queries]
-    results: dict[str, list[dict[str, Any]]] = {}
+    answered: dict[str, list[dict[str, Any]]] = {}
     for sample, windows in zip(data.samples, answers, strict=True):
-        results.setdefault(
+        answered.setdefault(
             sample.clip.clip_id,
             [
                 {"label": names[label], "score": score, "segment": [start, end]}
                 for start, end, score, label in windows
             ],
         )
+    asked = [clip.clip_id for clip in clips if clip.subset == subset]
+    results = {clip_id: answered.get(clip_id, []) for clip_id in asked}
     return {
         "version": "1.0",
         "challenge": "ego4d_moment_queries",
         "detect_results": results,
         "retrieve_results": results,
+        "results": results,
+        "external_data": {},
     }

@@ -118,8 +118,8 @@ def read_queries(
     :param reference: "ego4d" and "vilco" give a row per answer, twice for an id
         answered twice, accept query numbers from the end and ignore scores.
     :return: rows to score.
-    :raises DataError: if an answer is to no query or of another form, or nothing is
-        asked; by default also if two answers are to one query.
+    :raises DataError: if an answer is to no query or of another form, nothing is asked,
+        or a query twice; by default also if two answers are to one query.
     """
     check_reference(reference)
     given = open_document(predictions, "predictions")
@@ -171,6 +171,9 @@ def _asked(document: Document) -> dict[Key, _Asked]:
                 window = (query.clip_start_sec, query.clip_end_sec)
                 document.check_finite(window, record, "clip_start_sec, clip_end_sec")
                 template = query.template if isinstance(query.template, str) else None
+                if key in asked:
+                    hint = "one of them would be lost: leave one annotation of its uid"
+                    document.fail("is asked twice", record=record, hint=hint)
                 asked[key] = _Asked((*window, 0.0, 0), template)
     if not asked:
         document.fail("no queries are asked", hint="is it the right file?")
@@ -287,14 +290,15 @@ def question_document(
 ) -> dict[str, Any]:
     """Write windows as the challenge takes them, best first.
 
-    Arguments are those of ``Submission.document``.
+    A question without any has one of no length, a miss: the public evaluator stops at
+    none. Arguments are those of ``Submission.document``.
     """
     results = [
         {
             "clip_uid": sample.clip.clip_id,
             "annotation_uid": sample.query.annotation_uid,
             "query_idx": sample.query.query_idx,
-            "predicted_times": [[start, end] for start, end, _, _ in windows],
+            "predicted_times": [[s, e] for s, e, _, _ in windows] or [[0.0, 0.0]],
         }
         for sample, windows in zip(data.samples, answers, strict=True)
     ]

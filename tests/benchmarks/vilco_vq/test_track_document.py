@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from avalanche_vilco.benchmarks.vilco_vq.answers import track_document
-from avalanche_vilco.benchmarks.vilco_vq.submission import read_tracks
+from avalanche_vilco.benchmarks.vilco_vq.submission import read_tracks, track_document
 from avalanche_vilco.cli.score import main
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.evaluation.functional import Tracks
@@ -40,7 +39,7 @@ def answers_of(tracks, numbers=None):
 
 def official(queries):
     """An annotation file that asks queries, two in an annotation, three in a clip."""
-    content: dict[str, Any] = {"videos": []}
+    content: dict[str, Any] = {"version": "1.0.5", "videos": []}
     keys = []
     for number, query in enumerate(queries):
         if number % 3 == 0:
@@ -120,6 +119,7 @@ def test_every_query_set_of_the_file_is_in_it_by_place():
     answer = [[5, 0.25, 1, 10.125, 20]], 0.75
     document = track_document(content, keys, answers_of([answer], numbers=[1]))
     assert document["challenge"] == "ego4d_vq2d_challenge"
+    assert document["version"] == content["version"]
     nothing = {"bboxes": [], "score": 0.0}
     written = {"fno": 5, "x1": 0.25, "y1": 1.0, "x2": 10.125, "y2": 20.0}
     videos = document["results"]["videos"]
