@@ -238,7 +238,10 @@ def mq_files():
     }
     answer = {"label": "cut", "score": 0.9, "segment": [0.0, 9.0]}
     unseen = {"label": "paint", "score": 0.8, "segment": [1.0, 2.0]}
-    results = {"c1": [answer, unseen], "c2": [dict(answer, segment=[5.0, 4.0])]}
+    results = {
+        "c1": [answer, unseen],
+        "c2": [dict(answer, segment=[5.0, 4.0], score=0.85)],
+    }
     return {"results": results}, gt
 
 
@@ -361,6 +364,17 @@ def test_annotation_files_of_every_form_give_the_same(command):
             item["segment"] = [item.pop("start_time"), item.pop("end_time")]
     for form in (processed, official):
         assert command.numbers("mq", predictions, form) == expected
+
+
+@pytest.mark.parametrize("reference", [None, "ego4d", "actionformer", "vilco"])
+def test_clips_without_any_prediction_score_0_as_in_the_public_code(reference):
+    _, annotations = mq_files()
+    result = score(
+        "mq", {"results": {"c1": [], "c2": []}}, annotations, reference=reference
+    )
+    assert {value for row in result.scores.values() for value in row.values()} == {0.0}
+    assert result.counts["predictions"] == 0
+    assert "2 clips in the predictions, none with any" in str(result)
 
 
 def test_a_clip_of_another_subset_is_a_false_positive_and_noted(command):

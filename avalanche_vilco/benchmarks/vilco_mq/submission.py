@@ -282,6 +282,9 @@ def _notes(
         absent.pop(label, None)
     outside = [uid for uid in answers if uid not in targets]
     notes = []
+    if not any(answers.values()):
+        reason = "clips in the predictions, none with any: nothing is found"
+        notes.append(Note(reason, len(answers)))
     if absent:
         reason = "predictions of labels that the ground truth does not have, ignored"
         records = [f"{names[label]} ({n})" for label, n in absent.most_common()]
@@ -322,7 +325,7 @@ def score(
             clip_key="clip_id" if is_public else "clip_uid",
             reference=reference,
         )
-    check_any(predictions, found.moments.n_predictions)
+    check_any(predictions, len(_results(predictions, "detection")))
     grid = _GRIDS[reference].replaced(k, tiou)
     levels = EGO4D_TIOU if tiou is None else tuple(tiou)
     ap = detection_ap(*found.moments.to(device), tiou=levels, reference=reference)
@@ -341,7 +344,7 @@ def _counts(moments: MomentSubmission, reference: Reference | None) -> dict[str,
     counted = counted_labels(
         moments.target_segments, moments.target_labels, reference=reference
     )
-    n_labels = int(max(moments.labels.max(), counted.max())) + 1
+    n_labels = int(torch.cat([moments.labels, counted], dim=1).max()) + 1
     asked = _clip_labels(counted, n_labels)
     given = _clip_labels(moments.labels, n_labels)
     return {
