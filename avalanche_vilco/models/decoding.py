@@ -49,7 +49,8 @@ class MomentDecoder:
 
     :param score_threshold: candidates score above it, in [0, 1).
     :param max_candidates: candidates of a clip before suppression.
-    :param sigma: width of the Gaussian (0.99: what the public code uses).
+    :param sigma: width of the Gaussian of the suppression's rule, whose own default is
+        another one (0.99: what the public code uses).
     :param min_score: windows that decay below it are dropped.
     :param max_windows: windows of a clip at most.
     """

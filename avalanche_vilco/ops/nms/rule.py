@@ -26,7 +26,7 @@ class NMSRule:
     """Parameters of a suppression, checked.
 
     :param method: see :data:`Method`.
-    :param sigma: width of the decay, > 0; gaussian only.
+    :param sigma: width of the decay, > 0; gaussian only. Decoders pass their own.
     :param iou_threshold: in [0, 1]; not for gaussian.
     :param min_score: hard: only scores above this are candidates; else windows whose
         lowered score is below this are dropped; >= 0.
