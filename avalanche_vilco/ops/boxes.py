@@ -7,14 +7,19 @@ import torch
 from torch import Tensor
 
 
-def box_area(boxes: Tensor) -> Tensor:
+def box_area(boxes: Tensor, *, signed: bool = False) -> Tensor:
     """Area of boxes; 0 for those that are reversed or not finite.
 
     :param boxes: ``(..., 4)`` as (x1, y1, x2, y2).
-    :return: areas >= 0, without the last dimension.
+    :param signed: True counts width times height of reversed boxes too, which is
+        negative if one of them is: the public evaluator of visual queries does so.
+    :return: areas, >= 0 unless signed, without the last dimension.
     :raises ValueError: if the last dimension is not 4.
     """
     _check_boxes("boxes", boxes)
+    if signed:
+        area = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
+        return area.where(area.isfinite(), 0)
     return _area(boxes, boxes)
 
 

@@ -41,6 +41,14 @@ def test_a_submission_is_scored_as_the_page_shows(tmp_path, monkeypatch, capsys)
     assert capsys.readouterr().err == complaint
 
 
+@pytest.mark.parametrize(
+    "script", re.findall(r"```python\n([^>].*?)```", PAGE.read_text(), re.DOTALL)
+)
+def test_code_of_the_page_runs_as_printed(script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(script, {})
+
+
 def test_the_logger_of_the_page_is_built(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (script,) = blocks_under("### A logger for the task matrix")

@@ -13,7 +13,11 @@ import torch
 from torch import Tensor
 
 from avalanche_vilco.evaluation.functional.checks import Clips, check_shapes, check_tiou
-from avalanche_vilco.evaluation.functional.order import best_first, by_number
+from avalanche_vilco.evaluation.functional.order import (
+    best_first,
+    by_content,
+    by_number,
+)
 from avalanche_vilco.evaluation.functional.overlap import hull_tiou, summed_tiou
 from avalanche_vilco.evaluation.functional.pairs import (
     by_pieces,
@@ -23,10 +27,10 @@ from avalanche_vilco.evaluation.functional.pairs import (
     select,
 )
 from avalanche_vilco.evaluation.functional.references import (
-    TIOU_TOLERANCE,
     Reference,
     check_reference,
     counted_labels,
+    tolerance_of,
 )
 from avalanche_vilco.ops.segments import is_proper
 
@@ -131,11 +135,13 @@ def detection_hits(
     Best score first, every prediction takes the free ground-truth window of its clip
     and label with the highest tIoU, if that reaches the threshold.
 
-    Scores that tie keep the order given and NaN comes last; of windows that tie in
-    tIoU, the first is taken. Windows that are reversed, of length zero or not finite
-    never hit. ``docs/metrics.md`` lists where the public evaluators differ.
+    Of scores that tie the window that starts, then ends, earlier is first, and NaN
+    comes last; of windows that tie in tIoU the earlier is taken likewise, so that no
+    order of the arguments matters. Windows that are reversed, of length zero or not
+    finite never hit. ``docs/metrics.md`` lists where the public evaluators differ.
 
-    On a GPU nothing waits for the device and shapes depend on the arguments only.
+    On a GPU nothing waits for the device and shapes depend on the arguments only, but
+    for ``reference="actionformer"``, which has to look which labels there are.
 
     :param segments: predicted windows in seconds, ``(B, M, 2)`` as (start, end).
     :param scores: their scores, ``(B, M)``.
@@ -156,8 +162,7 @@ def detection_hits(
     )
     labels, target_labels = matching_labels(labels, target_labels, reference)
     clips = clips._replace(labels=labels, target_labels=target_labels)
-    tolerance = TIOU_TOLERANCE if reference is None else 0.0
-    levels = [level - tolerance for level in tiou]
+    levels = [level - tolerance_of(reference) for level in tiou]
     return by_pieces(lambda *piece: _match(Clips(*piece), levels, reference), *clips)
 
 
@@ -171,7 +176,9 @@ def pooled_ap(
 ) -> DetectionAP:
     """Average precision of predictions whose hits are known.
 
-    It is the area under the highest precision at or beyond each recall.
+    It is the area under the highest precision at or beyond each recall. Predictions of
+    one label and score enter the ranking together: precision and recall are read after
+    the last of them.
 
     :param scores: scores of all predictions, ``(P,)``.
     :param labels: their labels, ``(P,)``, -1 marks padding.
@@ -221,7 +228,8 @@ def class_ap(
 def _found_precision(classes: Tensor, rank: Tensor, n_classes: int) -> Tensor:
     """Sum over true positives of the best precision from each on, per class.
 
-    True positives come by class, best first; ``rank`` counts from 1 in their class.
+    True positives come by class, best first; ``rank`` counts from 1 in their class. Of
+    those that share a rank the last has the highest precision, which so counts for all.
     """
     found = torch.bincount(classes, minlength=n_classes)
     before = (found.cumsum(0) - found).index_select(0, classes)
@@ -237,12 +245,24 @@ def _found_precision(classes: Tensor, rank: Tensor, n_classes: int) -> Tensor:
 def _rank_in_class(
     scores: Tensor, classes: Tensor, n_classes: int, reference: Reference | None
 ) -> tuple[Tensor, Tensor]:
-    """Order of predictions by class and score; rank of each from 1 in its class."""
+    """Order of predictions by class and score; rank of each from 1 in its class.
+
+    By our own rule, predictions that tie all have the rank of the last of them.
+    """
     order = best_first(scores, reference)
     order = order.index_select(0, by_number(classes.index_select(0, order)))
     count = torch.bincount(classes, minlength=n_classes)
-    first = (count.cumsum(0) - count).index_select(0, classes.index_select(0, order))
-    return order, torch.arange(1, len(order) + 1, device=order.device) - first
+    scores, classes = select(order, scores, classes)
+    first = (count.cumsum(0) - count).index_select(0, classes)
+    position = torch.arange(1, len(order) + 1, device=order.device)
+    if reference is None:
+        scores = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf)
+        is_last = torch.ones_like(position, dtype=torch.bool)
+        is_last[:-1] = scores[1:] != scores[:-1]
+        is_last[:-1] |= classes[1:] != classes[:-1]
+        position = torch.where(is_last, position, len(order))
+        position = position.flip(0).cummin(0).values.flip(0)
+    return order, position - first
 
 
 def _tiou(*ends: Tensor, reference: Reference | None) -> Tensor:
@@ -262,6 +282,9 @@ def _match(clips: Clips, levels: list[float], reference: Reference | None) -> Te
     if reference is None:
         labels = labels.masked_fill(~is_proper(segments), -1)
         target_labels = target_labels.masked_fill(~is_proper(target_segments), -1)
+        order = by_content(*target_segments.unbind(2))
+        target_segments = target_segments.take_along_dim(order.unsqueeze(2), 1)
+        target_labels = target_labels.gather(1, order)
     segments, target_segments = segments.double(), target_segments.double()
     clips = Clips(segments, scores, labels, target_segments, target_labels)
     match = _match_pairs if scores.is_cpu else _match_padded
@@ -284,7 +307,7 @@ def _match_pairs(
     )
     near = (overlap >= min(levels)).nonzero().squeeze(1)
     overlap, prediction, target = select(near, overlap, prediction, target)
-    ranked, rank = _ranked(prediction, scores.flatten(), reference)
+    ranked, rank = _ranked(prediction, scores.flatten(), columns, reference)
     order = best_first(overlap, reference)
     order = order.index_select(0, by_number(rank.index_select(0, order)))
     overlap, rank, target = select(order, overlap, rank, target)
@@ -303,13 +326,17 @@ def _match_pairs(
 
 
 def _ranked(
-    prediction: Tensor, scores: Tensor, reference: Reference | None
+    prediction: Tensor,
+    scores: Tensor,
+    content: list[Tensor],
+    reference: Reference | None,
 ) -> tuple[Tensor, Tensor]:
     """Rank the distinct of ascending ``prediction``, best first; rank of each pair."""
     is_first = torch.ones(len(prediction), dtype=torch.bool)
     is_first[1:] = prediction[1:] != prediction[:-1]
     distinct = prediction[is_first]
-    order = best_first(scores.index_select(0, distinct), reference)
+    scores, *content = select(distinct, scores, *content)
+    order = best_first(scores, reference, content=content)
     rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
     return distinct[order], rank.index_select(0, is_first.cumsum(0) - 1)
 
@@ -357,7 +384,8 @@ def _match_padded(
     # (T, B, M, N) from here on
     reaches = torch.stack([overlap >= level for level in levels])
     liking = best_first(overlap, reference).argsort(dim=2)  # 0 for the favourite
-    rank = best_first(scores, reference).argsort(dim=1).unsqueeze(2)
+    order = best_first(scores, reference, content=segments.unbind(2))
+    rank = order.argsort(dim=1).unsqueeze(2)
     nobody = labels.shape[1] + n_targets
     holder = rank.new_full((len(levels), len(labels), 1, n_targets), nobody)
     claims = reaches

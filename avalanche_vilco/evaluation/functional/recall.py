@@ -20,10 +20,10 @@ from avalanche_vilco.evaluation.functional.pairs import (
     select,
 )
 from avalanche_vilco.evaluation.functional.references import (
-    TIOU_TOLERANCE,
     Reference,
     check_reference,
     counted_labels,
+    tolerance_of,
 )
 from avalanche_vilco.ops.segments import tiou as tiou_of
 
@@ -48,7 +48,8 @@ def recall_hits(
 
     A window counts as found if one of the first predictions *of its label in its
     clip* reaches the threshold; one prediction may find several windows. Predictions
-    are ranked by score, ties keep the order given and a NaN score comes last.
+    are ranked by score, of those that tie the one that starts, then ends, earlier is
+    first, and a NaN score comes last.
     A tIoU may fall short of the threshold by ``TIOU_TOLERANCE``, because one of
     nominally 0.3 may compute as 0.29999999999999993.
     Predicted windows that are reversed or not finite keep their rank and find
@@ -153,7 +154,8 @@ def top1_tiou(
     :param segments: predicted windows in seconds, ``(Q, M, 2)``.
     :param scores: their scores, ``(Q, M)``; padding must not be first.
     :param target_segments: the windows asked for, ``(Q, 2)``.
-    :param sort: False takes the first prediction, True the one of highest score.
+    :param sort: False takes the first prediction, True the one of highest score, of
+        those that tie the one that starts, then ends, earliest.
     :return: tIoU, float64 ``(Q,)``; 0 without predictions.
     """
     if segments.shape[1] == 0:
@@ -236,8 +238,9 @@ def _hits_and_targets(
     )
     labels, targets = matching_labels(clips.labels, counted, reference)
     clips = clips._replace(labels=labels, target_labels=targets)
-    tolerance = TIOU_TOLERANCE if reference is None else 0.0
-    rule = _Rule(tuple(k), [level - tolerance for level in tiou], budget, reference)
+    rule = _Rule(
+        tuple(k), [level - tolerance_of(reference) for level in tiou], budget, reference
+    )
     return by_pieces(lambda *piece: _hits(Clips(*piece), rule), *clips), counted
 
 
@@ -264,7 +267,8 @@ def _hits(clips: Clips, rule: _Rule) -> Tensor:
 def _ranked(
     segments: Tensor, scores: Tensor, labels: Tensor, reference: Reference | None
 ) -> tuple[Tensor, Tensor]:
-    order = best_first(scores, reference)
+    content = segments.unbind(2)
+    order = best_first(scores, reference, content=content, counted=labels >= 0)
     return segments.take_along_dim(order.unsqueeze(2), 1), labels.gather(1, order)
 
 

@@ -2,6 +2,7 @@
 
 from typing import Literal, get_args
 
+import torch
 from torch import Tensor
 
 Reference = Literal["ego4d", "vilco", "actionformer"]
@@ -12,6 +13,14 @@ TIOU_TOLERANCE = 1e-9
 
 # Windows of one label closer than this at both ends are one annotation.
 DUPLICATE_SEC = 1e-3
+
+
+def tolerance_of(reference: Reference | None) -> float:
+    """By how much a tIoU may fall short of its threshold.
+
+    :param reference: public evaluator to reproduce, None for our own rules.
+    """
+    return TIOU_TOLERANCE if reference is None else 0.0
 
 
 def check_reference(reference: Reference | None) -> None:
@@ -35,8 +44,9 @@ def counted_labels(
     """Labels of the ground-truth windows that count, -1 for those that do not.
 
     By default, windows of one clip and label that are equal to within 1 ms count
-    once: the first stays. "ego4d" and "vilco" count each of them, "actionformer"
-    leaves out windows shorter than 1 ms too.
+    once: the one that starts, then ends, earliest stays. "ego4d" and "vilco" count
+    each of them, "actionformer" keeps the first given and leaves out windows shorter
+    than 1 ms too.
 
     :param target_segments: windows in seconds, ``(B, N, 2)`` as (start, end).
     :param target_labels: their labels, ``(B, N)`` integers, -1 marks padding.
@@ -49,15 +59,19 @@ def counted_labels(
         lengths = target_segments[..., 1] - target_segments[..., 0]
         target_labels = target_labels.masked_fill(lengths < DUPLICATE_SEC, -1)
     if reference in (None, "actionformer"):
-        repeats = _repeats(target_segments, target_labels)
+        repeats = _repeats(target_segments, target_labels, reference)
         target_labels = target_labels.masked_fill(repeats, -1)
     return target_labels
 
 
-def _repeats(segments: Tensor, labels: Tensor) -> Tensor:
+def _repeats(segments: Tensor, labels: Tensor, reference: Reference | None) -> Tensor:
     """True for windows that an earlier one of their clip and label equals."""
     same = labels.unsqueeze(2) == labels.unsqueeze(1)
-    for end in range(2):
+    is_later = torch.ones_like(same).tril(diagonal=-1)
+    for end in (1, 0):
         ends = segments[..., end]
-        same &= (ends.unsqueeze(2) - ends.unsqueeze(1)).abs() <= DUPLICATE_SEC
-    return same.tril(diagonal=-1).any(dim=2)
+        shift = ends.unsqueeze(2) - ends.unsqueeze(1)
+        same &= shift.abs() <= DUPLICATE_SEC
+        if reference is None:
+            is_later = (shift > 0) | ((shift == 0) & is_later)
+    return (same & is_later).any(dim=2)

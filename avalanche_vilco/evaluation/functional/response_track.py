@@ -6,9 +6,13 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from avalanche_vilco.evaluation.functional.order import by_content
 from avalanche_vilco.evaluation.functional.visual_query import Tracks
 from avalanche_vilco.ops.response_track import PeakRule, response_tracks
+
+_MOST_FRAMES = 1 << 40  # more than any memory holds
 
 
 class FramePredictions(Protocol):
@@ -77,9 +81,9 @@ def frame_rows(predictions: FramePredictions) -> FrameRows:
     is_searched = (frames >= 0) & (frames < query_frames)
     queries = torch.where(is_searched, predictions.query[:, None], -1)
     return FrameRows(
-        queries.flatten().int(),
-        query_frames.flatten().int(),
-        frames.flatten().int(),
+        queries.flatten().long(),
+        query_frames.flatten().long(),
+        frames.flatten().long(),
         predictions.scores.detach().flatten().float(),
         predictions.boxes.detach().flatten(0, 1).double(),
     )
@@ -89,19 +93,21 @@ def query_answers(rows: FrameRows, *, rule: PeakRule | None = None) -> QueryAnsw
     """Join the windows of each query and choose its track.
 
     Order does not matter. A frame that occurs several times, as where windows overlap
-    or one is evaluated twice, counts once, with its best score (the first of equals).
-    Frames that do not occur are never part of a track.
+    or one is evaluated twice, counts once, with its best score; of equal ones the box
+    with the lowest x1, then y1, x2, y2 counts. Frames that do not occur are never part
+    of a track.
 
     :param rows: frames of all queries; all of a query agree on its searched frames.
     :param rule: how frames are chosen; None for ``PeakRule()``.
     :return: one track for each query that occurs.
+    :raises ValueError: if a query has more searched frames than any clip.
     """
     is_row = (rows.queries >= 0) & (rows.frames >= 0)
     is_row &= rows.frames < rows.query_frames
     if not bool(is_row.all()):
         rows = FrameRows(*(column[is_row] for column in rows))
-    queries, owners = rows.queries.long().unique(return_inverse=True)
-    n_frames = torch.zeros_like(queries)
+    queries, owners = rows.queries.unique(return_inverse=True)
+    n_frames = torch.zeros_like(queries, dtype=torch.long)
     n_frames.scatter_reduce_(0, owners, rows.query_frames.long(), "amax")
     logits, places = _best_rows(rows, owners, n_frames)
     chosen = response_tracks(logits, n_frames, rule=rule)
@@ -117,12 +123,21 @@ def _best_rows(
 ) -> tuple[Tensor, Tensor]:
     """(Q, F) best score of each query's frames, -inf where none is; its row, or n."""
     n_rows, width = len(owners), int(n_frames.max()) if len(n_frames) else 0
+    if len(n_frames) * width > _MOST_FRAMES:
+        raise ValueError(
+            f"expected at most {_MOST_FRAMES} searched frames of all queries but got "
+            f"{len(n_frames)} queries of up to {width}"
+        )
     cells = owners * width + rows.frames.long()
     scores = torch.where(rows.logits.isfinite(), rows.logits, -torch.inf)
     best = scores.new_full((len(n_frames) * width,), -torch.inf)
     best.scatter_reduce_(0, cells, scores, "amax")
-    places = torch.arange(n_rows, device=owners.device)
-    places = torch.where(scores == best[cells], places, n_rows)
-    first = torch.full_like(best, n_rows, dtype=torch.long)
-    first.scatter_reduce_(0, cells, places, "amin")
+    is_best = (scores == best[cells]) & (scores > -torch.inf)
+    places = is_best.nonzero().squeeze(1)
+    if len(places) > int((best > -torch.inf).sum()):
+        places = places[by_content(*rows.boxes[places].unbind(1))]
+    order = torch.arange(len(places), device=owners.device)
+    first = torch.full_like(best, len(places), dtype=torch.long)
+    first.scatter_reduce_(0, cells[places], order, "amin")
+    first = F.pad(places, (0, 1), value=n_rows)[first]
     return best.view(len(n_frames), width), first.view(len(n_frames), width)

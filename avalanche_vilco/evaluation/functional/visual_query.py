@@ -15,9 +15,9 @@ from avalanche_vilco.evaluation.functional.detection import class_ap
 from avalanche_vilco.evaluation.functional.order import best_first
 from avalanche_vilco.evaluation.functional.pairs import select
 from avalanche_vilco.evaluation.functional.references import (
-    TIOU_TOLERANCE,
     Reference,
     check_reference,
+    tolerance_of,
 )
 from avalanche_vilco.ops.boxes import box_area
 
@@ -30,6 +30,9 @@ SUMMARY = ("tAP", "tAP25", "stAP", "stAP25", "success", "recovery")
 # Bins of the largest box of the ground truth, in pixels; a bin holds its lower end.
 SIZE_BINS = ("small", "medium", "large")
 SIZE_LIMITS = (64.0**2, 192.0**2)
+OFFICIAL_SIZE_LIMITS = (32.0**2, 96.0**2)  # of Ego4D; ViLCo's are ours
+
+_ODD = 0x1E3779B97F4A7C15  # spreads the bits of a number when multiplied
 
 _PIECE = 1 << 15  # boxes whose arithmetic stays in a processor's cache
 
@@ -144,9 +147,12 @@ def visual_query_hits(
 
     Temporal IoU counts frames, both ends included. Spatio-temporal IoU is the volume
     shared on common frames over the volume of both. Best score first, the first track
-    that reaches a threshold is the true positive of its query. Ties keep the order
-    given, a NaN score comes last. Boxes that are reversed, without area or not finite
-    have no area and match nothing, but their frames count in time.
+    that reaches a threshold is the true positive of its query. Of scores that tie the
+    track that starts, then ends, earlier is first, and then a number computed from the
+    boxes decides, so that no order of the arguments matters; a NaN score comes last.
+    Boxes that are reversed, without area or not finite have no area and match nothing,
+    but their frames count in time; with a reference, areas of reversed boxes are signed
+    and sizes have the limits of that evaluator.
 
     Nothing waits for the device, and shapes depend on the arguments only.
 
@@ -166,13 +172,17 @@ def visual_query_hits(
     asked, given = _laid_out(targets, n_queries), _laid_out(predicted, len(scores))
     padding, unknown = queries < 0, queries >= n_queries
     query = queries.clamp(min=0, max=n_queries).long()
-    area = _areas(targets)
-    tolerance = TIOU_TOLERANCE if reference is None else 0.0
+    area = _areas(targets, reference)
+    tolerance = tolerance_of(reference)
     temporal_iou, tube_iou, recovered = _overlaps(
-        predicted, given, targets, area, asked, query, tolerance
+        predicted, given, targets, area, asked, query, reference
     )
 
-    order = best_first(scores.masked_fill(padding, -torch.inf), reference)
+    content = [given.first[:-1], given.last[:-1]]
+    if reference is None:
+        content.append(_fingerprints(predicted, len(scores)))
+    ranked = scores.masked_fill(padding, -torch.inf)
+    order = best_first(ranked, reference, content=content)
     position = torch.empty_like(order).scatter_(
         0, order, torch.arange(len(order), device=order.device)
     )
@@ -190,7 +200,7 @@ def visual_query_hits(
     ).split([len(AP_IOU), len(AP_IOU), 1], dim=1)
 
     success = _reached(tube_iou, SUCCESS_IOU, tolerance) & best
-    size = _sizes(targets, area, n_queries)
+    size = _sizes(targets, area, n_queries, reference)
     size_of_prediction = F.pad(size, (0, 1)).index_select(0, query)
     return VisualQueryHits(
         scores=scores,
@@ -308,10 +318,11 @@ def _laid_out(tracks: Tracks, n_tracks: int) -> _Layout:
         places = torch.arange(piece.start, piece.stop, device=start.device)
         order.scatter_(0, slots(owners, frames), places)
     order[:1].fill_(len(tracks.frames))
-    # A track without gaps and repeats fills all of its slots.
+    # A track without gaps and repeats fills all of its slots, and none is too far.
     n_empty = (order == len(tracks.frames)).cumsum(0)
     n_empty = n_empty[start + n_boxes - 1] - n_empty[start - 1]
-    return _Layout(first, last, n_boxes, start, order, (n_empty > 0).sum())
+    is_broken = (n_empty > 0) | ((n_boxes > 0) & (last - first + 1 != n_boxes))
+    return _Layout(first, last, n_boxes, start, order, is_broken.sum())
 
 
 class _Slots:
@@ -335,7 +346,7 @@ def _overlaps(
     area: Tensor,
     asked: _Layout,
     query: Tensor,
-    tolerance: float,
+    reference: Reference | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``(P,)`` temporal and spatio-temporal IoU; frames that reach each level."""
     asked_volume = area.new_zeros(len(asked.first))
@@ -345,15 +356,16 @@ def _overlaps(
     n_steps = len(RECOVERY_IOU) + 1
     volume, common = area.new_zeros(2, len(query) + 1)
     n_reached = torch.zeros_like(volume, dtype=torch.long).repeat(n_steps)
+    levels = [level - tolerance_of(reference) for level in RECOVERY_IOU]
     partners = _Partners(targets, area, asked, query)
     for _, (boxes, frames, owners) in _pieces(predicted, len(query)):
-        own_area = box_area(boxes)
+        own_area = box_area(boxes, signed=reference is not None)
         shared, partner_area = partners.shared_area(boxes, own_area, frames, owners)
         volume.index_add_(0, owners, own_area)
         common.index_add_(0, owners, shared)
         overlap = _ratio(shared, own_area, partner_area)
         # Levels ascend: how many are reached tells which.
-        step = sum((overlap >= level - tolerance).long() for level in RECOVERY_IOU)
+        step = sum((overlap >= level).long() for level in levels)
         n_reached.index_add_(0, owners * n_steps + step, torch.ones_like(owners))
 
     tube = _ratio(common[:-1], volume[:-1], asked_volume.index_select(0, query))
@@ -403,12 +415,28 @@ def _common(start: Tensor, end: Tensor, start_b: Tensor, end_b: Tensor) -> Tenso
     return shared.clamp_(min=0)
 
 
-def _areas(tracks: Tracks) -> Tensor:
+def _areas(tracks: Tracks, reference: Reference | None) -> Tensor:
     """Area of each box and, at the end, 0."""
     area = tracks.boxes.new_zeros(len(tracks.boxes) + 1, dtype=torch.float64)
     for piece, (boxes, _, _) in _pieces(tracks, 0):
-        area[piece] = box_area(boxes)
+        area[piece] = box_area(boxes, signed=reference is not None)
     return area
+
+
+def _fingerprints(tracks: Tracks, n_tracks: int) -> Tensor:
+    """Number of each track's boxes, ``(n_tracks,)``; the order of boxes is no matter.
+
+    Sums of whole numbers do not depend on their order, overflow included.
+    """
+    total = torch.zeros(n_tracks + 1, dtype=torch.long, device=tracks.owners.device)
+    for _, (boxes, frames, owners) in _pieces(tracks, n_tracks):
+        mixed = frames
+        # Adding 0 turns -0.0, whose bits differ, into 0.0.
+        for bits in (boxes + 0.0).view(torch.long).unbind(1):
+            mixed = (mixed ^ bits) * _ODD
+            mixed ^= mixed >> 29
+        total.index_add_(0, owners, mixed)
+    return total[:-1]
 
 
 def _first_of_query(
@@ -428,13 +456,16 @@ def _reached(overlap: Tensor, levels: tuple[float, ...], tolerance: float) -> Te
     return torch.stack([overlap >= level - tolerance for level in levels], dim=1)
 
 
-def _sizes(targets: Tracks, area: Tensor, n_queries: int) -> Tensor:
+def _sizes(
+    targets: Tracks, area: Tensor, n_queries: int, reference: Reference | None
+) -> Tensor:
     """Place in ``SIZE_BINS`` of each query, ``(n_queries,)``."""
     largest = area.new_zeros(n_queries + 1)
     for piece, (_, _, owners) in _pieces(targets, n_queries):
-        largest.scatter_reduce_(0, owners, area[piece], "amax")
+        largest.scatter_reduce_(0, owners, area[piece].abs(), "amax")
     sizes = torch.zeros_like(largest[:-1], dtype=torch.long)
-    for limit in SIZE_LIMITS:
+    is_ours = reference in (None, "vilco")
+    for limit in SIZE_LIMITS if is_ours else OFFICIAL_SIZE_LIMITS:
         sizes += largest[:-1] >= limit
     return sizes
 

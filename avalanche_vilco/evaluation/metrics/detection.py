@@ -62,10 +62,11 @@ class MomentDetectionMAP(PooledMetric):
                 "detection_ap(..., reference='actionformer') gives it"
             )
         self.tiou, self.reference = tuple(tiou), reference
+        self.set_apart(self.tiou, reference)
         self.add_rows("scores", dtype=torch.float64)
-        self.add_rows("labels", dtype=torch.int32)
+        self.add_rows("labels", dtype=torch.int64)
         self.add_rows("hits", len(self.tiou), dtype=torch.bool)
-        self.add_rows("target_labels", dtype=torch.int32)
+        self.add_rows("target_labels", dtype=torch.int64)
 
     def update(self, predictions: ScoredWindows, targets: LabelledWindows) -> None:
         """Match a mini-batch."""
@@ -81,11 +82,11 @@ class MomentDetectionMAP(PooledMetric):
         counted = counted_labels(
             targets.segments_sec, targets.labels, reference=self.reference
         )
-        asked = {"target_labels": counted.flatten().int()}
+        asked = {"target_labels": counted.flatten().to(torch.long, copy=True)}
         self.append_rows(asked, mark="target_labels")
         rows = {
             "scores": predictions.scores.detach().flatten().clone(),
-            "labels": predictions.labels.flatten().int(),
+            "labels": predictions.labels.flatten().to(torch.long, copy=True),
             "hits": hits,
         }
         self.append_rows(rows, mark="labels")

@@ -29,6 +29,17 @@ class PooledMetric(torchmetrics.Metric):
         super().__init__(**kwargs)
         self._no_rows: dict[str, Tensor] = {}
 
+    def set_apart(self, *options: Any) -> None:
+        """Keep a ``MetricCollection`` from merging states that differ by options.
+
+        It lets metrics share states that have the same names and are equal after the
+        first batch, as the states of one class may be by chance. A state named by class
+        and options has no namesake elsewhere.
+
+        :param options: whatever decides what the states hold.
+        """
+        self.add_counts(f"{type(self).__qualname__}{options}")
+
     def add_rows(self, name: str, *shape: int, dtype: torch.dtype) -> None:
         """Add a state that is a list of rows.
 

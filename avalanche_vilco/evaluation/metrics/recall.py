@@ -60,6 +60,7 @@ class MomentRecall(PooledMetric):
             )
         self.k, self.tiou, self.budget = tuple(k), tuple(tiou), budget
         self.reference = reference
+        self.set_apart(self.k, self.tiou, budget, reference)
         self.add_counts("hits", len(self.k), len(self.tiou))
         self.add_counts("total")
 

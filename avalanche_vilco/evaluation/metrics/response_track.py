@@ -13,6 +13,8 @@ import torch
 from avalanche.evaluation import PluginMetric
 from torch import Tensor
 
+from avalanche_vilco.evaluation.functional.order import by_content
+from avalanche_vilco.evaluation.functional.pairs import select
 from avalanche_vilco.evaluation.functional.references import Reference, check_reference
 from avalanche_vilco.evaluation.functional.response_track import (
     FramePredictions,
@@ -52,7 +54,7 @@ class ResponseTrackMetrics(PooledMetric):
 
     The windows of a query may come in several batches or processes, in any order, also
     repeatedly; what counts is which frames came. Of each searched frame its score and
-    box are kept on their device (48 bytes), of each query its track.
+    box are kept on their device (60 bytes), of each query its track.
 
     :param reference: public evaluator to reproduce, None for our own rules.
     :param rule: how the frames of a track are chosen, None for ``PeakRule()``.
@@ -70,9 +72,10 @@ class ResponseTrackMetrics(PooledMetric):
         super().__init__(**kwargs)
         check_reference(reference)
         self.reference, self.rule = reference, rule
-        self.add_rows("queries", dtype=torch.int32)
-        self.add_rows("query_frames", dtype=torch.int32)
-        self.add_rows("frames", dtype=torch.int32)
+        self.set_apart(reference, rule)
+        self.add_rows("queries", dtype=torch.int64)
+        self.add_rows("query_frames", dtype=torch.int64)
+        self.add_rows("frames", dtype=torch.int64)
         self.add_rows("logits", dtype=torch.float32)
         self.add_rows("boxes", 4, dtype=torch.float64)
         self.add_rows("asked_queries", dtype=torch.int64)
@@ -113,14 +116,13 @@ class ResponseTrackMetrics(PooledMetric):
     def _targets(self) -> tuple[Tensor, Tracks]:
         """Find queries asked, ascending, and their tracks, each frame once."""
         numbers, frames = self.rows("asked_queries"), self.rows("asked_frames")
-        pairs, owners = torch.stack([numbers, frames], dim=1).unique(
-            dim=0, return_inverse=True
-        )
-        places = torch.arange(len(owners), device=owners.device)
-        first = torch.full_like(pairs[:, 0], len(owners))
-        first.scatter_reduce_(0, owners, places, "amin")
-        queries, owners = pairs[:, 0].unique(return_inverse=True)
-        return queries, Tracks(self.rows("asked_boxes")[first], pairs[:, 1], owners)
+        boxes = self.rows("asked_boxes")
+        order = by_content(numbers, frames, *boxes.unbind(1))
+        numbers, frames, boxes = select(order, numbers, frames, boxes)
+        is_first = torch.ones_like(numbers, dtype=torch.bool)
+        is_first[1:] = (numbers[1:] != numbers[:-1]) | (frames[1:] != frames[:-1])
+        queries, owners = numbers[is_first].unique(return_inverse=True)
+        return queries, Tracks(boxes[is_first], frames[is_first], owners)
 
     @property
     def names(self) -> list[str]:

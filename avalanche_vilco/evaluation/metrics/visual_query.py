@@ -73,6 +73,7 @@ class VisualQueryMetrics(PooledMetric):
         super().__init__(**kwargs)
         check_reference(reference)
         self.reference = reference
+        self.set_apart(reference)
         self.add_rows("scores", dtype=torch.float64)
         self.add_rows("sizes", dtype=torch.int64)
         self.add_rows("temporal", len(AP_IOU), dtype=torch.bool)

@@ -366,3 +366,33 @@ def test_infinite_scores_rank_first_and_last():
         scores = torch.tensor([wrong, 0.5])
         got = visual_query_scores(*tracks._replace(scores=scores))["all"]
         assert got.success[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("box", "reaches"),
+    # The area of the first is -100, of the second 100, neither meets anything.
+    [((10.0, 0.0, 0.0, 10.0), (1, 1, 1, 1)), ((10.0, 10.0, 0.0, 0.0), (1, 0, 0, 0))],
+)
+def test_areas_of_reversed_boxes_are_signed_in_the_references(box, reaches):
+    good = [0.0, 0.0, 10.0, 10.0]
+    asked = tensors([good] * 2, [0, 1], [0, 0])
+    given = tensors([good, box], [0, 1], [0, 0])
+    arguments = given, torch.ones(1), torch.zeros(1, dtype=torch.long), asked, 1
+    for reference, expected in ((None, (1, 1, 0, 0)), ("ego4d", reaches)):
+        got = visual_query_scores(*arguments, reference=reference)["all"]
+        assert got.tube_ap == expected and got.temporal_ap == (1, 1, 1, 1)
+        assert got.recovery == (0.5, 0.5, 0.5)
+
+
+def test_sizes_have_the_limits_of_each_evaluator():
+    """Edges in pixels; Ego4D sizes reversed boxes too, ViLCo's limits are ours."""
+    targets = [asked_track(0, 2, edge) for edge in (31.0, 32.0, 95.0, 96.0, 192.0)]
+    expected = {None: [2, 2, 1], "vilco": [2, 2, 1], "ego4d": [1, 2, 2]}
+    for reference, sizes in expected.items():
+        got = scores_of(targets, [[]] * 5, reference=reference)
+        names = ("small", "medium", "large")
+        assert [got[name].n_queries for name in names] == sizes
+        reversed_box = [answer(0.5, 0, 2, size=-96.0)]
+        tracks = tracks_of([asked_track(0, 2, -96.0)], [reversed_box])
+        large = visual_query_scores(*tracks, reference=reference)["large"]
+        assert large.n_queries == (reference == "ego4d")

@@ -210,8 +210,8 @@ def test_states_keep_searched_frames_and_a_track_for_each_query(asked):
     assert len(metric.rows("asked_boxes")) == n_boxes
     names = ("queries", "query_frames", "frames", "logits", "boxes")
     size = sum(metric.rows(name)[0].nbytes for name in names)
-    assert size == 48
-    assert "48 bytes" in (ResponseTrackMetrics.__doc__ or "")
+    assert size == 60
+    assert "60 bytes" in (ResponseTrackMetrics.__doc__ or "")
 
 
 def test_unknown_reference_is_refused():
