@@ -17,11 +17,7 @@ from typing import Any
 import torch
 from avalanche.benchmarks import CLScenario, EagerCLStream
 from avalanche.benchmarks.scenarios.dataset_scenario import DatasetExperience
-from avalanche.benchmarks.utils import (
-    AvalancheDataset,
-    DataAttribute,
-    TaskLabels,
-)
+from avalanche.benchmarks.utils import AvalancheDataset, DataAttribute, TaskLabels
 from avalanche.benchmarks.utils.classification_dataset import (
     TaskAwareSupervisedClassificationDataset,
 )

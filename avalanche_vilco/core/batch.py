@@ -131,7 +131,10 @@ class TensorBatch:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise _no_attribute(type(self), type(self), name)
+            message = f"{type(self).__name__!r} object has no attribute {name!r}"
+            # Copy and pickle look for __names__.
+            advice = "" if name.startswith("__") else f": {self._advice()}"
+            raise AttributeError(message + advice)
 
     @classmethod
     def cat(cls: type[Batch], tensors: Sequence[Batch], dim: int = 0) -> Batch:
@@ -160,16 +163,13 @@ class TensorBatch:
         return cls.cat(*args, **(kwargs or {}))
 
     @classmethod
-    def advice(cls) -> str:
-        """What to do where a tensor was wanted."""
-        return (
-            f"it is no tensor; give the strategy {cls.instead}, or code that reads its "
-            f"{', '.join(cls.padding)}"
-        )
+    def _advice(cls) -> str:
+        read = f"or code that reads its {', '.join(cls.padding)}"
+        return f"it is no tensor; give the strategy {cls.instead}, {read}"
 
     @classmethod
     def _refuse(cls, wanted: str) -> NoReturn:
-        raise TypeError(f"{wanted} cannot take {cls.__name__}: {cls.advice()}")
+        raise TypeError(f"{wanted} cannot take {cls.__name__}: {cls._advice()}")
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         self._refuse("conversion to a tensor")
@@ -192,45 +192,21 @@ class TensorBatch:
 
 
 class TensorSample(dict[str, Tensor]):
-    """Tensors of one sample, by name: those of a batch without the batch dim.
-
-    :param kind: what such samples are collated to.
-    :param tensors: by name.
-    """
-
-    def __init__(self, kind: type[TensorBatch], tensors: Mapping[str, Tensor]) -> None:
-        super().__init__(tensors)
-        self.kind = kind
-        """What such samples are collated to."""
+    """Tensors of one sample, by name: those of a batch without the batch dim."""
 
     def __repr__(self) -> str:
-        return f"sample of {self.kind.__name__}({_shapes(self)})"
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise _no_attribute(type(self), self.__dict__.get("kind"), name)
+        return f"TensorSample({_shapes(self)})"
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> str:
     shown = [f"{name}={tuple(tensor.shape)}" for name, tensor in tensors.items()]
-    devices = {str(tensor.device): None for tensor in tensors.values()}
-    return ", ".join(shown + [f"device={device}" for device in devices])
-
-
-def _no_attribute(
-    asked: type, kind: type[TensorBatch] | None, name: str
-) -> AttributeError:
-    """The error of an absent attribute; copy and pickle look for ``__names__``."""
-    message = f"{asked.__name__!r} object has no attribute {name!r}"
-    if kind is not None and not name.startswith("__"):
-        message += f": {kind.advice()}"
-    return AttributeError(message)
+    devices = {f"device={tensor.device}": None for tensor in tensors.values()}
+    return ", ".join([*shown, *devices])
 
 
 def _refuse_default_collate(samples: Sequence[TensorSample], **_: Any) -> NoReturn:
     raise TypeError(
-        f"torch's default_collate cannot join samples of {samples[0].kind.__name__}: "
+        f"torch's default_collate cannot join {samples[0]} and others of its kind: "
         "pass collate_fn=dataset.collate_fn to the DataLoader. Strategies do where "
         "experiences have task_labels; Avalanche's benchmark_with_validation_stream "
         "drops them: build the benchmark with valid_share=0.2 instead"

@@ -13,18 +13,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from avalanche_vilco.core.batch import (
-    ClipBatch,
-    MomentTargets,
-    TensorSample,
-    collate_moments,
-)
+from avalanche_vilco.core.batch import TensorSample, collate_moments
 from avalanche_vilco.data.features import FeatureStore, ShuffledFeatures
 from avalanche_vilco.data.text.narrations import ClipNarrations
 from avalanche_vilco.ops.timeline import seconds_to_grid
 
 Sample = tuple[dict[str, Tensor], dict[str, Tensor]]
-Stream = TypeVar("Stream", bound="MomentDataset")
+Stream = TypeVar("Stream", bound="SampleDataset")
 FLOAT32_BYTES = 4
 
 
@@ -87,7 +82,29 @@ class MomentSample:
     learnt so far, the only choice that tells nothing about the clip's answers."""
 
 
-class MomentDataset(Dataset[Sample]):
+class SampleDataset(Dataset[Sample]):
+    """Samples of one stream, each of a clip."""
+
+    samples: tuple[Any, ...]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __repr__(self) -> str:
+        clips = {sample.clip.clip_id for sample in self.samples}
+        return f"{type(self).__name__}({len(self)} samples of {len(clips)} clips)"
+
+    def subset(self: Stream, positions: Iterable[int]) -> Stream:
+        """Some of the samples, numbered anew; queries keep their numbers.
+
+        :param positions: of the samples wanted, in order.
+        """
+        part = copy.copy(self)
+        part.samples = tuple(self.samples[i] for i in positions)
+        return part
+
+
+class MomentDataset(SampleDataset):
     """Samples of one stream; features are read on access, nothing is kept.
 
     :param samples: samples in stream order.
@@ -111,13 +128,6 @@ class MomentDataset(Dataset[Sample]):
         self.n_queries = n_queries
         self.narrations = narrations
 
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __repr__(self) -> str:
-        clips = {sample.clip.clip_id for sample in self.samples}
-        return f"{type(self).__name__}({len(self)} samples of {len(clips)} clips)"
-
     def __getitem__(self, index: int) -> Sample:
         """Inputs and targets of a sample, as dicts of unbatched tensors.
 
@@ -128,7 +138,7 @@ class MomentDataset(Dataset[Sample]):
         sample = self.samples[index]
         features = self.store.read(sample.clip.clip_id)
         valid = torch.ones(len(features), dtype=torch.bool)
-        inputs = TensorSample(ClipBatch, {"features": features, "valid": valid})
+        inputs = TensorSample(features=features, valid=valid)
         if sample.shown is not None:
             inputs["shown"] = self._multi_hot(sample.shown)
         if self.narrations is not None:
@@ -136,16 +146,7 @@ class MomentDataset(Dataset[Sample]):
             windows = seconds_to_grid(windows, self._rate(sample.clip)).float()
             inputs |= {"narrations": embeddings, "narrated": windows}
             inputs["sentences"] = numbers
-        return inputs, TensorSample(MomentTargets, self._targets(index, valid))
-
-    def subset(self: Stream, positions: Iterable[int]) -> Stream:
-        """Some of the samples, numbered anew.
-
-        :param positions: of the samples wanted, in order.
-        """
-        part = copy.copy(self)
-        part.samples = tuple(self.samples[i] for i in positions)
-        return part
+        return inputs, TensorSample(self._targets(index, valid))
 
     def exemplar_bytes(self, positions: Sequence[int]) -> int:
         """What training reads of samples: float32 features, those of a clip once.
@@ -159,7 +160,7 @@ class MomentDataset(Dataset[Sample]):
         )
         return FLOAT32_BYTES * round(steps) * self.store.width
 
-    def scrambled(self: Stream, seed: int) -> Stream | None:
+    def scrambled(self, seed: int) -> MomentDataset | None:
         """The same samples with features that say nothing about their clip.
 
         For the chance level: :class:`~avalanche_vilco.data.features.ShuffledFeatures`.

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from avalanche_vilco.benchmarks.vilco_nlq.annotations import LanguageQuery, QueryClip
-from avalanche_vilco.core.batch import QueryClipBatch, TensorSample, collate_queries
+from avalanche_vilco.core.batch import collate_queries
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.data.features import FeatureStore
 from avalanche_vilco.data.moments import (
@@ -85,7 +85,7 @@ class QueryDataset(MomentDataset):
         tokens = self.tokens.read(self.samples[index].query.query_id)
         inputs["tokens"] = tokens
         inputs["valid_tokens"] = torch.ones(len(tokens), dtype=torch.bool)
-        return TensorSample(QueryClipBatch, inputs), targets
+        return inputs, targets
 
     def exemplar_bytes(self, positions: Sequence[int]) -> int:
         """Of clips as of moment queries, and of each question its token features."""

@@ -12,13 +12,11 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     VisualClip,
@@ -28,11 +26,7 @@ from avalanche_vilco.benchmarks.vilco_vq.clip_videos import VisualPictures
 from avalanche_vilco.core.batch import TensorSample
 from avalanche_vilco.core.clock import Clock
 from avalanche_vilco.core.random import seeded_stream
-from avalanche_vilco.core.visual_batch import (
-    TrackWindowTargets,
-    VisualQueryBatch,
-    collate_visual,
-)
+from avalanche_vilco.core.visual_batch import collate_visual
 from avalanche_vilco.data.media.frame_embeddings import FrameEmbeddings
 from avalanche_vilco.data.media.pictures import (
     augmented,
@@ -40,13 +34,12 @@ from avalanche_vilco.data.media.pictures import (
     square_boxes,
     squared,
 )
+from avalanche_vilco.data.moments import Sample, SampleDataset
 from avalanche_vilco.data.text.narrations import sentence_number
 from avalanche_vilco.data.text.tokens import HASHED_WIDTH, HashedTokens
 
 N_FRAMES = 30
 """Frames of a window."""
-
-Sample: TypeAlias = tuple[dict[str, Tensor], dict[str, Tensor]]
 
 _QUERY_INDEX = 0
 # Addresses of random streams.
@@ -185,7 +178,7 @@ def _title_embedding(key: str, width: int) -> Tensor:
 # --- Dataset --------------------------------------------------------------------------
 
 
-class VisualDataset(Dataset[Sample]):
+class VisualDataset(SampleDataset):
     """Samples of one stream; videos, or embeddings of them, are read on access.
 
     :param samples: samples in stream order.
@@ -255,22 +248,6 @@ class VisualDataset(Dataset[Sample]):
             )
         self._embeddings = embeddings
 
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __repr__(self) -> str:
-        clips = {sample.clip.clip_id for sample in self.samples}
-        return f"{type(self).__name__}({len(self)} samples of {len(clips)} clips)"
-
-    def subset(self, positions: Iterable[int]) -> VisualDataset:
-        """Some of the samples, numbered anew; queries keep their numbers.
-
-        :param positions: of the samples wanted, in order.
-        """
-        part = copy.copy(self)
-        part.samples = tuple(self.samples[i] for i in positions)
-        return part
-
     def exemplar_bytes(self, positions: Sequence[int]) -> int:
         """What training reads of samples in one epoch: a window's frames and a crop.
 
@@ -334,8 +311,7 @@ class VisualDataset(Dataset[Sample]):
         inputs["frames"] = _filled(inputs["frames"], self.n_frames)
         if self.narrations is not None:
             inputs.update(_narrated(self.narrations, sample.query, frames))
-        targets = TensorSample(TrackWindowTargets, targets)
-        return TensorSample(VisualQueryBatch, inputs), targets
+        return TensorSample(inputs), TensorSample(targets)
 
     def _number(self, sample: VisualSample) -> int:
         return self._numbers[sample.query.query_id]
