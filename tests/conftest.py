@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import os
+import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -64,6 +65,39 @@ def one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forgetful(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What is remembered of the tests' files is not left in the user's cache."""
+    from avalanche_vilco.core import remembered
+
+    remembered.FOLDER = str(tmp_path_factory.mktemp("remembered"))
+
+
+@pytest.fixture(scope="session")
+def flagged() -> Callable[..., Path]:
+    """Writes a copy of an mp4 file with other flags in its header; the file must have
+    been written by PyAV."""
+
+    def write(
+        source: Path,
+        copy: Path,
+        matrix: tuple[float, float, float, float] = (1, 0, 0, 1),
+        skipped: int = 0,
+    ) -> Path:
+        """Display matrix (a, b, c, d), and time stamps that the edit list moves by."""
+        content = bytearray(source.read_bytes())
+        a, b, c, d = (round(one * 2**16) for one in matrix)
+        at = content.index(b"tkhd") + 44
+        struct.pack_into(">9i", content, at, a, b, 0, c, d, 0, 0, 0, 1 << 30)
+        at = content.index(b"elst") + 16
+        (start,) = struct.unpack_from(">i", content, at)
+        struct.pack_into(">i", content, at, start + skipped)
+        copy.write_bytes(content)
+        return copy
+
+    return write
 
 
 @pytest.fixture(scope="session")

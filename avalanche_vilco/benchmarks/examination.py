@@ -203,10 +203,11 @@ class ClipFiles:
             problem = f"{len(ids)} clips of no stream have no {self.part}"
             self.diagnosis.note(self.part, self.source, problem, _NOT_ASKED_FOR, ids)
 
-    def add_faults(self, faults: Iterable[str]) -> set[str]:
+    def add_faults(self, faults: Iterable[str], remedy: str = COPY_AGAIN) -> set[str]:
         """Faults of clips; of those that no stream asks for they are notes.
 
         :param faults: ``"<clip id>: <problem>"``.
+        :param remedy: what to do.
         :return: ids of the clips at fault.
         """
         unasked = {clip.clip_id for clip in self.clips if not clip.is_streamed}
@@ -218,7 +219,7 @@ class ClipFiles:
             if clip_id in unasked:
                 self.diagnosis.note(*where, _NOT_ASKED_FOR, [clip_id])
             else:
-                self.diagnosis.fault(*where, COPY_AGAIN, [clip_id])
+                self.diagnosis.fault(*where, remedy, [clip_id])
         return faulty
 
 

@@ -142,6 +142,10 @@ def _fingerprint(
         facts = [clip_id, plan.clip.fps, sorted(plan.frames), crops]
         digest.update(json.dumps(facts).encode())
         digest.update(_stamp(pictures.videos.path(clip_id)))
+        turn = pictures.videos.info(clip_id).turn
+        if any(turn):
+            # Version 0.2 kept embeddings of the same files as they lie.
+            digest.update(str(turn).encode())
     return digest.hexdigest()
 
 

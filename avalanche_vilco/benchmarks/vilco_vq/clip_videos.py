@@ -12,6 +12,7 @@ from avalanche_vilco.benchmarks.vilco_vq.annotations import VisualClip, VisualQu
 from avalanche_vilco.core.cache import TensorCache
 from avalanche_vilco.data.media.pictures import cut_crop
 from avalanche_vilco.data.media.video import (
+    UnsupportedVideo,
     VideoError,
     VideoFolder,
     VideoInfo,
@@ -35,9 +36,10 @@ def clip_file_frames(
 ) -> NDArray[np.int64]:
     """Frames of a clip's file that show annotated frames: the nearest in time.
 
-    The file's real rate counts: in a file of 29.97 fps, frame 1000 of 5 fps is frame
-    5994, not 1000 x 6 and not, as by whole division of 29 by 5, 1000 x 5. Frames up to
-    a second behind the file's end are its last frame.
+    Both count what is shown: the first frame after the file's edit list is frame 0, at
+    0 s. The file's real rate counts: in a file of 29.97 fps, frame 1000 of 5 fps is
+    frame 5994, not 1000 x 6 and not, as by whole division of 29 by 5, 1000 x 5. Frames
+    up to a second behind the file's end are its last frame.
 
     :param clip: the clip.
     :param frames: (N,) frame numbers at the clip's fps, from 0.
@@ -89,13 +91,17 @@ def check_clip_videos(
     :param videos: the files.
     :raises VideoError: one line for each fault.
     """
-    faults = [
-        line for lines in clip_faults(queries, clips, videos).values() for line in lines
-    ]
+    by_clip = clip_faults(queries, clips, videos)
+    faults = [fault for of_clip in by_clip.values() for fault in of_clip]
     if faults:
         count = f"{len(faults)} fault" + ("s" if len(faults) != 1 else "")
-        listing = "\n  ".join(faults)
-        hint = "each clip is cut from its video and named <clip uid>.mp4"
+        listing = "\n  ".join(
+            f"{fault.record}: {fault.problem}"
+            + (f" ({fault.hint})" if isinstance(fault, UnsupportedVideo) else "")
+            for fault in faults
+        )
+        hint = "each clip is cut from its video and named <clip uid>.mp4: copy or cut "
+        hint += "those without advice again, or leave them out with missing='drop'"
         raise VideoError(videos.folder, f"{count} in clips:\n  {listing}\n", hint=hint)
 
 
@@ -103,50 +109,56 @@ def clip_faults(
     queries: Iterable[VisualQuery],
     clips: Mapping[str, VisualClip],
     videos: VideoFolder,
-) -> dict[str, list[str]]:
-    """Why files cannot be used: a line for each fault, by clip.
+) -> dict[str, list[VideoError]]:
+    """Why files cannot be used, by clip.
 
-    No frame is decoded, see :func:`~avalanche_vilco.data.media.video.check_frames`.
+    One frame of each is decoded, see
+    :func:`~avalanche_vilco.data.media.video.check_frames` for all.
 
     :param queries: whose clips and frames are needed.
     :param clips: clips by id.
     :param videos: the files.
     :return: clips with a fault, in the order of ``clips``.
     """
-    needed: dict[str, set[int]] = {}
+    needed: dict[str, list[VisualQuery]] = {}
     for query in queries:
-        frames = needed.setdefault(query.clip_id, set())
-        frames.update((query.crop.frame, query.query_frame - 1))
-        if query.track is not None:
-            frames.update(query.track.frames.tolist())
+        needed.setdefault(query.clip_id, []).append(query)
     faults = {
-        clip_id: list(_clip_faults(clip, sorted(needed[clip_id]), videos))
+        clip_id: [
+            type(fault)(fault.file, fault.problem, record=clip_id, hint=fault.hint)
+            for fault in _clip_faults(clip, needed[clip_id], videos)
+        ]
         for clip_id, clip in clips.items()
         if clip_id in needed
     }
-    return {clip_id: lines for clip_id, lines in faults.items() if lines}
+    return {clip_id: found for clip_id, found in faults.items() if found}
 
 
 def _clip_faults(
-    clip: VisualClip, frames: Sequence[int], videos: VideoFolder
-) -> Iterator[str]:
+    clip: VisualClip, queries: Sequence[VisualQuery], videos: VideoFolder
+) -> Iterator[VideoError]:
+    path = videos.path(clip.clip_id)
     try:
         info = videos.info(clip.clip_id)
     except FileNotFoundError:
-        yield f"{clip.clip_id}: no file {videos.path(clip.clip_id).name}"
+        yield VideoError(path, f"no file {path.name}")
         return
     except VideoError as error:
-        yield f"{clip.clip_id}: {error.problem}"
+        yield error
         return
     difference = info.duration_sec - clip.duration_sec
     if abs(difference) > LENGTH_TOLERANCE_SEC:
-        yield (
-            f"{clip.clip_id}: the file lasts {info.duration_sec:.1f} s, the clip "
-            f"{clip.duration_sec:.1f} s"
-        )
-    fault = _frame_fault(clip, np.array(frames, dtype=np.int64), info)
+        problem = f"the file lasts {info.duration_sec:.1f} s, the clip "
+        yield VideoError(path, f"{problem}{clip.duration_sec:.1f} s")
+    frames: set[int] = set()
+    for query in queries:
+        frames.update((query.crop.frame, query.query_frame - 1))
+        if query.track is not None:
+            frames.update(query.track.frames.tolist())
+    fault = _frame_fault(clip, np.array(sorted(frames), dtype=np.int64), info)
     if fault is not None:
-        yield f"{clip.clip_id}: {fault}"
+        yield VideoError(path, fault)
+    yield from list(filter(None, (_aspect_fault(one, info) for one in queries)))[:1]
 
 
 # --- Pictures -------------------------------------------------------------------------
@@ -248,7 +260,9 @@ class VisualPictures:
         return fitted_size(info.height, info.width, self.image_size)
 
     def _cut_crop(self, query: VisualQuery, info: VideoInfo, picture: Tensor) -> Tensor:
-        _check_aspect(query, info)
+        fault = _aspect_fault(query, info)
+        if fault is not None:
+            raise fault
         crop = cut_crop(picture, query.crop.relative_box, self.crop_size)
         self._keep(query.query_id, crop)
         return crop
@@ -258,13 +272,24 @@ class VisualPictures:
             self._cache[key] = pictures
 
 
-def _check_aspect(query: VisualQuery, info: VideoInfo) -> None:
+def _aspect_fault(query: VisualQuery, info: VideoInfo) -> VideoError | None:
     """Boxes are placed by the annotations' frame, pictures by the file's."""
     sizes = {query.crop.frame_size}
     if query.track is not None:
         sizes.add(query.track.frame_size)
     for height, width in sizes:
-        if abs(width * info.height / (height * info.width) - 1) > ASPECT_TOLERANCE:
-            problem = f"its frames are {info.width} x {info.height}, but its "
-            problem += f"annotations are drawn in {width} x {height}"
-            raise VideoError(info.path, problem, record=query.query_id)
+        aspect = width * info.height / (height * info.width)
+        if abs(aspect - 1) <= ASPECT_TOLERANCE:
+            continue
+        problem = f"its frames are {info.width} x {info.height}, but its "
+        problem += f"annotations are drawn in {width} x {height}"
+        hint = ""
+        if info.turn[0]:
+            problem += "; its flag turns them from the side"
+            hint = "if it must not: ffmpeg -display_rotation 0 -i IN -c copy OUT.mp4"
+        elif abs(aspect / info.pixel_aspect - 1) <= ASPECT_TOLERANCE:
+            problem += "; its pixels are not square"
+            hint = "write it again: ffmpeg -i IN -vf scale=iw*sar:ih,setsar=1 OUT.mp4"
+        kind = UnsupportedVideo if hint else VideoError
+        return kind(info.path, problem, record=query.query_id, hint=hint)
+    return None

@@ -37,6 +37,7 @@ from avalanche_vilco.data.media.pictures import (
 from avalanche_vilco.data.moments import Sample, SampleDataset
 from avalanche_vilco.data.text.narrations import sentence_number
 from avalanche_vilco.data.text.tokens import HASHED_WIDTH, HashedTokens
+from avalanche_vilco.ops.timeline import grid_to_seconds, seconds_to_grid
 
 N_FRAMES = 30
 """Frames of a window."""
@@ -73,7 +74,9 @@ def clip_frame_count(
     :param query: a query of it.
     :param with_track: at least those of the response track too; for training alone.
     """
-    count = max(round(clip.duration_sec * clip.fps), query.query_frame)
+    # A window of none: a frame is a point in time here.
+    count = round(seconds_to_grid(clip.duration_sec, clip.fps, window_frames=0.0))
+    count = max(count, query.query_frame)
     if not with_track or query.track is None:
         return count
     return max(count, int(query.track.frames[-1]) + 1)
@@ -146,7 +149,12 @@ class TitleNarrations:
             fps = clips[query.clip_id].fps
             first, last = query.track.frames[[0, -1]].tolist()
             windows = self._windows_sec.setdefault(query.clip_id, [])
-            windows.append((first / fps, (last + 1) / fps))
+            windows.append(
+                (
+                    grid_to_seconds(first, fps, window_frames=0.0),
+                    grid_to_seconds(last + 1, fps, window_frames=0.0),
+                )
+            )
             self._titles.setdefault(query.clip_id, []).append(query.title_key)
 
     def of_title(self, key: str) -> tuple[Tensor, Tensor]:

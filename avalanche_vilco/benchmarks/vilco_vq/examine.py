@@ -20,7 +20,7 @@ from avalanche_vilco.benchmarks.vilco_vq.clip_videos import (
     clip_faults,
     clip_file_frames,
 )
-from avalanche_vilco.core.diagnosis import Diagnosis
+from avalanche_vilco.core.diagnosis import COPY_AGAIN, Diagnosis
 from avalanche_vilco.data.media.video import VIDEO_SUFFIX, VideoError, VideoFolder
 
 
@@ -53,8 +53,10 @@ def _examine_videos(
     files.add_missing(faulty)
     diagnosis.counts["videos"] = {"clips": len(files.clips) - len(faulty)}
     present = [query for query in found.queries if query.clip_id not in faulty]
-    lines = clip_faults(present, by_id, videos).values()
-    faulty |= files.add_faults(chain.from_iterable(lines))
+    faults = clip_faults(present, by_id, videos).values()
+    for fault in chain.from_iterable(faults):
+        line = f"{fault.record}: {fault.problem}"
+        faulty |= files.add_faults([line], fault.hint or COPY_AGAIN)
     for query in present if diagnosis.is_deep else ():
         if query.clip_id not in faulty:
             clip = by_id[query.clip_id]
@@ -63,5 +65,6 @@ def _examine_videos(
                 frames = clip_file_frames(clip, [query.crop.frame], info).tolist()
                 videos.read(clip.clip_id, frames)
             except VideoError as error:
-                faulty |= files.add_faults([f"{query.clip_id}: {error.problem}"])
+                line = f"{query.clip_id}: {error.problem}"
+                faulty |= files.add_faults([line], error.hint or COPY_AGAIN)
     videos.close()

@@ -52,6 +52,7 @@ from avalanche_vilco.benchmarks.vilco_vq.split import (
     title_items,
 )
 from avalanche_vilco.benchmarks.vilco_vq.title_groups import N_EXPERIENCES
+from avalanche_vilco.data.media.video import UnsupportedVideo
 
 
 def vilco_vq(
@@ -106,7 +107,7 @@ def vilco_vq(
     :raises FileNotFoundError: root or annotation files are absent.
     :raises DataError: annotations or manifest are damaged, train and val share a parent
         video, or an experience has no training query.
-    :raises VideoError: videos are missing or damaged; lists all.
+    :raises VideoError: videos are missing, damaged or not read as they are; lists all.
     :raises ValueError: an argument does not fit the data.
     """
     chosen = checked_sources(VQSources, sources)
@@ -150,7 +151,7 @@ def unlabelled_vq(
     :return: windows of queries without track, in file order.
     :raises FileNotFoundError: root or annotation file are absent.
     :raises DataError: annotations are damaged.
-    :raises VideoError: videos are missing or damaged; lists all.
+    :raises VideoError: videos are missing, damaged or not read as they are; lists all.
     """
     chosen = checked_sources(VQSources, sources)
     files = read_visual_files(dataset_root, chosen, is_labelled=False)
@@ -174,7 +175,12 @@ def _with_videos(
         check_clip_videos(queries, read.clips, videos)
         return list(items)
     faults = clip_faults(queries, read.clips, videos)
-    reasons = dict.fromkeys(faults, "the video is damaged, or of another clip")
+    reasons = {
+        clip_id: "the video cannot be read as it is"
+        if any(isinstance(fault, UnsupportedVideo) for fault in of_clip)
+        else "the video is damaged, or of another clip"
+        for clip_id, of_clip in faults.items()
+    }
     reasons.update(dict.fromkeys(videos.missing(faults), "no video file"))
     units = VQ_RULES.units
     return drop_clips(items, reasons, files.report, stage="videos", units=units)

@@ -64,8 +64,9 @@ class VQSources:
     """Have training samples carry the object's title, as ViLCo's self-supervision takes
     it."""
     missing: Literal["error", "drop"] = "error"
-    """``"error"`` lists all clips whose video is missing, damaged or another one, and
-    stops; ``"drop"`` leaves their queries out and counts them."""
+    """``"error"`` lists all clips whose video is missing, damaged, another one, or of a
+    kind that is not read, and stops; ``"drop"`` leaves their queries out and counts
+    them by reason."""
 
 
 @dataclass(frozen=True, kw_only=True)

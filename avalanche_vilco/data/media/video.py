@@ -1,20 +1,23 @@
 """Frames of video files: exact frames, equal from either decoder, in bounded memory.
 
-decord decodes where it has a wheel, because it is the fastest on dense windows; PyAV
-elsewhere, and by ``backend="pyav"``. PyAV also lists the frames of every file, so that
-lengths, times and what counts as damaged do not depend on the decoder. Frames are
-decoded at the file's size and resized one by one by the same function, so their values
-do not depend on it either.
+decord decodes where it has a wheel and reads the file as PyAV does, because it is the
+fastest on dense windows; PyAV elsewhere, and by ``backend="pyav"``. PyAV also lists the
+frames of every file, so that lengths, times and what counts as damaged do not depend on
+the decoder. Frames are decoded at the file's size and resized one by one by the same
+function, so their values do not depend on it either.
 
-A frame's number is its place in the order of presentation. Its time counts from the
-file's first frame and comes from the time stamps, never from a rounded rate.
+Frame k is the k-th frame that is shown, from 0: in the order of presentation, after the
+file's edit list, upright as the file's flags say. Its time counts from the first frame
+that is shown and comes from the time stamps, never from a rounded rate. What a file
+holds is remembered in the user's cache until the file changes.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from importlib.util import find_spec
@@ -23,6 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from cachetools import LRUCache
@@ -32,12 +36,21 @@ from torch.nn.functional import interpolate
 
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.handles import PerProcess
+from avalanche_vilco.core.remembered import remembered
 from avalanche_vilco.core.schema import check_plain_id
 
 VIDEO_BACKENDS = ("auto", "decord", "pyav")
 VIDEO_SUFFIX = ".mp4"
 
 _COPY_HINT = "copy or download it again"
+_WRITE_HINT = "write it again: ffmpeg -i IN -c:v libx264 -pix_fmt yuv420p OUT.mp4"
+_DECORD_HINT = 'read it with backend="pyav" or "auto"'
+_PROBE_VERSION = 1
+_ATTACHED_PICTURE = 0x400
+_QUARTER_TURN_TOLERANCE = 0.0175  # one degree, as ffmpeg has it
+# What decord 0.6.0 gives the same values of as PyAV does, in even sizes.
+_DECORD_CODECS = ("h264", "hevc", "mpeg4", "vp9")
+_DECORD_FORMATS = ("yuv420p", "yuvj420p")
 _DECODED_AT_ONCE = 8
 _LISTED_FILES = 512
 _SHORTFALL_SEC = 1.0
@@ -51,12 +64,17 @@ class VideoError(DataError):
     """A video file is damaged, or is not the one that annotations speak of."""
 
 
+class UnsupportedVideo(VideoError):
+    """A video file is sound, but is not read as it is; the hint says the way out."""
+
+
 @dataclass(frozen=True, eq=False)
 class VideoInfo:
-    """What a video file holds, known without decoding a frame."""
+    """What a video file holds, known without decoding more than a frame."""
 
     path: Path
     height: int
+    """Of upright pictures, in pixels as they are stored, which need not be square."""
     width: int
     pts: NDArray[np.int64] = field(repr=False)
     """(n,) time stamps in order of presentation, strictly ascending."""
@@ -69,6 +87,43 @@ class VideoInfo:
     has_leading_frames: bool = False
     """Whether some frames are decoded after a key frame but shown before it (open
     groups of pictures). decord counts those wrongly, PyAV reads them."""
+    codec: str = ""
+    """FFmpeg's name of it, such as ``"h264"``."""
+    pixel_format: str = ""
+    """FFmpeg's name of it, such as ``"yuv420p"``."""
+    turn: tuple[bool, bool, bool] = (False, False, False)
+    """How stored pictures become upright, by the file's display matrix: rows and
+    columns change places, then rows, then columns are reversed."""
+    n_hidden: int = 0
+    """Frames in the file that its edit list does not show."""
+    n_tracks: int = 1
+    """Video tracks in the file, cover pictures apart; FFmpeg's best one is read."""
+    is_interlaced: bool = False
+    pixel_aspect: float = 1.0
+    """Width of a pixel by its height; pictures are not stretched by it."""
+
+    @property
+    def decord_fault(self) -> str:
+        """Why decord would read other frames than PyAV; empty: it reads the same."""
+        faults = {
+            f"it cannot decode {self.codec}": self.codec not in _DECORD_CODECS,
+            f"it converts {self.pixel_format} otherwise, or in odd sizes": (
+                self.pixel_format not in _DECORD_FORMATS
+                or bool((self.height | self.width) & 1)
+            ),
+            # It takes padded rows for pixels of more channels.
+            "it fails in pictures narrower than 64 pixels": self.width < 64,
+            "it converts interlaced frames otherwise": self.is_interlaced,
+            "it does not mirror pictures": sum(self.turn) % 2 == 1,
+            f"it counts the {self.n_hidden} frames that an edit list hides": (
+                self.n_hidden > 0
+            ),
+            f"it may choose another of {self.n_tracks} tracks": self.n_tracks > 1,
+            "decord miscounts frames of open groups of pictures": (
+                self.has_leading_frames
+            ),
+        }
+        return next((fault for fault, holds in faults.items() if holds), "")
 
     @property
     def n_frames(self) -> int:
@@ -87,6 +142,11 @@ class VideoInfo:
             return self.declared_fps
         ticks = int(self.pts[-1] - self.pts[0])
         return float((self.n_frames - 1) / (ticks * self.time_base))
+
+    @property
+    def is_constant_rate(self) -> bool:
+        """Whether frames last equally long, up to the rounding of time stamps."""
+        return self.n_frames < 3 or int(np.ptp(np.diff(self.pts))) <= 1
 
     @property
     def duration_sec(self) -> float:
@@ -110,23 +170,25 @@ class VideoInfo:
 
 
 def probe_video(path: Path | str) -> VideoInfo:
-    """List the frames of a file without decoding them.
+    """List the frames of a file, and decode the first.
+
+    The answer is remembered until the file changes.
 
     :param path: video file.
     :raises FileNotFoundError: no such file.
     :raises VideoError: empty, no video, or it holds fewer frames than its header says.
+    :raises UnsupportedVideo: sound, but no decoder reads it as it is.
     """
     path = Path(path).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"no video at {path}")
-    if not path.stat().st_size:
-        raise VideoError(path, "the file is empty", hint=_COPY_HINT)
-    av = _import_av()
-    try:
-        with av.open(str(path)) as container:
-            return _listed(av, path, container)
-    except av.FFmpegError as error:
-        raise _unreadable(path, error) from None
+    version = f"{_PROBE_VERSION} {_import_av().__version__}"
+    hooks = (_stored, _restored)
+    found = remembered(path, _Probed, _probe, version=version, hooks=hooks)
+    if found.info is None:
+        kind = VideoError if found.is_damaged else UnsupportedVideo
+        raise kind(path, found.problem, hint=found.hint)
+    return replace(found.info, path=path)
 
 
 def open_video(
@@ -147,14 +209,18 @@ def open_video(
     :raises ValueError: no such backend, or not a number of threads.
     :raises ImportError: the backend is not installed; says how.
     :raises VideoError: as :func:`probe_video`.
+    :raises UnsupportedVideo: the backend asked for by name would read other frames.
     """
     kind = _reader_kind(backend)
     if threads < 1:
         raise ValueError(f"expected threads >= 1 but got {threads}")
     info = probe_video(path) if info is None else info
-    if info.has_leading_frames and backend == "auto":
-        kind = _PyAVReader
-    return kind(info, threads)
+    if backend != "auto" or kind is _PyAVReader:
+        return kind(info, threads)
+    try:
+        return kind(info, threads)
+    except VideoError:
+        return _PyAVReader(info, threads)
 
 
 def check_frames(path: Path | str) -> None:
@@ -286,10 +352,14 @@ class VideoFolder:
 
         :raises FileNotFoundError: no such file.
         :raises VideoError: the file is damaged.
+        :raises UnsupportedVideo: it is sound, but not for the folder's backend.
         """
         info = self._infos.get(clip_id)
         if info is None:
-            info = self._infos[clip_id] = probe_video(self.path(clip_id))
+            info = probe_video(self.path(clip_id))
+            if self.backend == "decord":
+                _check_decord(info)
+            self._infos[clip_id] = info
         return info
 
     def read(
@@ -351,48 +421,187 @@ def _unreadable(path: Path, error: Exception) -> VideoError:
     return VideoError(path, f"not a readable video: {reason}", hint=_COPY_HINT)
 
 
+class _Probed(msgspec.Struct):
+    """What a file holds, or why it is refused."""
+
+    info: VideoInfo | None = None
+    problem: str = ""
+    hint: str = ""
+    is_damaged: bool = True
+
+
+def _stored(value: Any) -> Any:
+    """As msgspec takes it; numbers that ascend as steps, which are mostly equal."""
+    if isinstance(value, np.ndarray):
+        return np.diff(value, prepend=0).astype("<i8").tobytes()
+    return str(value)
+
+
+def _restored(kind: Any, value: Any) -> Any:
+    if kind in (Path, Fraction):
+        return kind(value)
+    return np.cumsum(np.frombuffer(value, "<i8"), dtype=np.int64)
+
+
+def _probe(path: Path) -> _Probed:
+    av = _import_av()
+    try:
+        if not path.stat().st_size:
+            raise VideoError(path, "the file is empty", hint=_COPY_HINT)
+        with av.open(str(path), metadata_errors="replace") as container:
+            return _Probed(_listed(av, path, container))
+    except VideoError as error:
+        is_damaged = not isinstance(error, UnsupportedVideo)
+        return _Probed(None, error.problem, error.hint, is_damaged)
+    except av.FFmpegError as error:
+        if isinstance(error, OSError):
+            # It may be another time: not remembered.
+            hint = "make it readable for this user"
+            problem = f"cannot be opened: {error.strerror}"
+            raise VideoError(path, problem, hint=hint) from None
+        refusal = _unreadable(path, error)
+        return _Probed(None, refusal.problem, refusal.hint)
+
+
+def _shown_tracks(container: Any) -> list[Any]:
+    """Video tracks, the one to read first; cover pictures are none."""
+    tracks = [
+        stream
+        for stream in container.streams.video
+        if not int(getattr(stream, "disposition", 0)) & _ATTACHED_PICTURE
+    ]
+    best = container.streams.best("video")
+    return sorted(tracks, key=lambda stream: stream is not best)
+
+
 def _listed(av: ModuleType, path: Path, container: Any) -> VideoInfo:
-    if not container.streams.video:
-        raise VideoError(path, "the file has no video stream")
-    stream = container.streams.video[0]
+    tracks = _shown_tracks(container)
+    if not tracks:
+        hint = "cut the clip again, with its pictures"
+        raise UnsupportedVideo(path, "the file has no video stream", hint=hint)
+    stream = tracks[0]
+    if stream.codec_context is None:
+        problem = "PyAV has no decoder for its codec"
+        raise UnsupportedVideo(path, problem, hint=_WRITE_HINT)
+    stream.codec_context.thread_count = 1
     packets = [
         (p.pts if p.pts is not None else p.dts, p.is_keyframe, p.is_discard)
         for p in container.demux(stream)
-        if p.size
+        if p.size and (last := p)
     ]
-    if not packets:
-        raise VideoError(path, "the file holds no frame", hint=_COPY_HINT)
-    if len(packets) < stream.frames:
-        problem = f"truncated: its header says {stream.frames} frames, but only "
-        raise VideoError(path, f"{problem}{len(packets)} are there", hint=_COPY_HINT)
+    n_hidden = _n_hidden(av, path, stream, packets)
+    if last.is_corrupt:
+        problem = "truncated: its last frame is not whole"
+        raise VideoError(path, problem, hint=_COPY_HINT)
     if any(pts is None for pts, _, _ in packets):
-        hint = "write it again with time stamps: ffmpeg -i IN -c:v libx264 OUT.mp4"
-        raise VideoError(path, "frames have no time stamps", hint=hint)
+        raise UnsupportedVideo(path, "frames have no time stamps", hint=_WRITE_HINT)
     shown = sorted((pts, is_key) for pts, is_key, is_hidden in packets if not is_hidden)
     pts = np.array([pts for pts, _ in shown], dtype=np.int64)
     key_stamps = accumulate(
         (t if is_key else _BEFORE_ALL for t, is_key, _ in packets), max
     )
     keys = np.flatnonzero([is_key for _, is_key in shown])
+    frame = _first_frame(av, path, container, stream, int(pts[0]))
+    turn = _turn(path, frame)
+    height, width = frame.height, frame.width
     info = VideoInfo(
         path,
-        stream.height,
-        stream.width,
+        *((width, height) if turn[0] else (height, width)),
         pts,
         stream.time_base,
         float(stream.average_rate or stream.guessed_rate or 1),
         keys.astype(np.int64),
         any(t < key for (t, _, _), key in zip(packets, key_stamps, strict=True)),
+        stream.codec_context.codec.canonical_name,
+        frame.format.name,
+        turn,
+        n_hidden,
+        len(tracks),
+        bool(frame.interlaced_frame),
+        float(stream.sample_aspect_ratio or 1) ** (-1 if turn[0] else 1),
     )
     _check_listed(info, stream, container.duration)
     return info
 
 
+def _n_hidden(
+    av: ModuleType, path: Path, stream: Any, packets: Sequence[tuple[Any, Any, bool]]
+) -> int:
+    """Frames that an edit list does not show, where no frame is missing."""
+    declared, n_listed = stream.frames, len(packets)
+    if n_listed < declared:
+        # Either the end of the file is missing, or an edit list leaves out its frames.
+        options = {"ignore_editlist": "1"}
+        with av.open(str(path), options=options, metadata_errors="replace") as whole:
+            track = whole.streams[stream.index]
+            n_there = sum(1 for packet in whole.demux(track) if packet.size)
+        if n_there < declared:
+            problem = f"truncated: its header says {declared} frames, but only "
+            raise VideoError(path, f"{problem}{n_there} are there", hint=_COPY_HINT)
+    n_hidden = sum(is_hidden for _, _, is_hidden in packets)
+    if n_hidden < n_listed:
+        return n_hidden + max(0, declared - n_listed)
+    if declared:
+        hint = "write it again: ffmpeg -ignore_editlist 1 -i IN -c:v libx264 OUT.mp4"
+        problem = f"its edit list shows none of its {declared} frames"
+        raise UnsupportedVideo(path, problem, hint=hint)
+    raise VideoError(path, "the file holds no frame", hint=_COPY_HINT)
+
+
+def _first_frame(
+    av: ModuleType, path: Path, container: Any, stream: Any, pts: int
+) -> Any:
+    """A frame from the file's start, which tells what its decoder makes of it."""
+    try:
+        container.seek(pts, stream=stream, backward=True)
+        frame = next(container.decode(stream), None)
+    except av.FFmpegError as error:
+        reason = str(error).partition(": '")[0]
+        problem = f"its first frame cannot be decoded: {reason}"
+        if isinstance(error, av.error.InvalidDataError):
+            raise VideoError(path, problem, hint=_COPY_HINT) from None
+        raise UnsupportedVideo(path, problem, hint=_WRITE_HINT) from None
+    if frame is None:
+        problem = "no frame comes out of the decoder"
+        raise VideoError(path, problem, hint=_COPY_HINT)
+    return frame
+
+
+def _turn(path: Path, frame: Any) -> tuple[bool, bool, bool]:
+    """How a frame becomes upright, see :class:`VideoInfo`.
+
+    The display matrix maps column and row (x, y) to (a x + c y, b x + d y).
+    """
+    data = frame.side_data.get("DISPLAYMATRIX")
+    if data is None:
+        return False, False, False
+    (a, b), (c, d) = np.frombuffer(bytes(data), "<i4").reshape(3, 3)[:2, :2].tolist()
+    is_transposed = abs(b) > abs(a)
+    across, down, *rest = (c, b, a, d) if is_transposed else (a, d, b, c)
+    if not any((across, down, *rest)):
+        return False, False, False
+    if max(map(abs, rest)) > _QUARTER_TURN_TOLERANCE * min(abs(across), abs(down)):
+        degrees = abs(math.degrees(math.atan2(b, a)))
+        problem = f"its flag turns pictures by {degrees:.0f} degrees, which is no "
+        raise UnsupportedVideo(path, f"{problem}quarter turn", hint=_WRITE_HINT)
+    return is_transposed, down < 0, across < 0
+
+
+def _upright(
+    frame: NDArray[np.uint8], turn: tuple[bool, bool, bool]
+) -> NDArray[np.uint8]:
+    is_transposed, down, across = turn
+    if is_transposed:
+        frame = frame.transpose(1, 0, 2)
+    return np.ascontiguousarray(
+        frame[:: -1 if down else 1, :: -1 if across else 1], dtype=np.uint8
+    )
+
+
 def _check_listed(info: VideoInfo, stream: Any, container_ticks: int | None) -> None:
-    if not info.n_frames or not info.height or not info.width:
-        raise VideoError(info.path, "the file holds no frame that can be shown")
     if (np.diff(info.pts) <= 0).any():
-        raise VideoError(info.path, "two frames have one time stamp")
+        problem = "two frames have one time stamp"
+        raise UnsupportedVideo(info.path, problem, hint=_WRITE_HINT)
     if stream.frames or container_ticks is None:
         return
     # Formats without a number of frames in the header have a duration there.
@@ -465,7 +674,7 @@ class VideoReader(ABC):
         expected = (self.info.height, self.info.width, 3)
         if frame.shape != expected:
             problem = f"expected frames of {expected[:2]} but got {frame.shape[:2]}"
-            raise VideoError(self.info.path, problem, hint="rotated or changing size")
+            raise UnsupportedVideo(self.info.path, problem, hint=_WRITE_HINT)
         image = torch.from_numpy(frame).permute(2, 0, 1)
         if size == expected[:2]:
             return image
@@ -485,11 +694,15 @@ class _PyAVReader(VideoReader):
 
     def __init__(self, info: VideoInfo, threads: int) -> None:
         super().__init__(info)
-        self._av = _import_av()
-        self._container = self._av.open(str(info.path))
-        self._stream = self._container.streams.video[0]
-        self._stream.codec_context.thread_count = threads
+        self._av, self._threads = _import_av(), threads
         self._ahead: Iterator[Any] | None = None
+        self._open()
+
+    def _open(self) -> None:
+        path = str(self.info.path)
+        self._container = self._av.open(path, metadata_errors="replace")
+        self._stream = _shown_tracks(self._container)[0]
+        self._stream.codec_context.thread_count = self._threads
         self._next = 0
 
     def close(self) -> None:
@@ -500,7 +713,7 @@ class _PyAVReader(VideoReader):
         for frame in frames:
             try:
                 decoded = self._frame(frame)
-                yield decoded.to_ndarray(format="rgb24")
+                yield _upright(decoded.to_ndarray(format="rgb24"), self.info.turn)
             except (self._av.FFmpegError, EOFError) as error:
                 self._ahead = None
                 raise self._failed(frame, error) from None
@@ -519,7 +732,14 @@ class _PyAVReader(VideoReader):
             decoded = self._advance(frame)
             if decoded is not None:
                 return decoded
-        raise self._failed(frame, "it does not come out of the decoder")
+        # Seeking misses frames of files that are edited more than once.
+        self.close()
+        self._open()
+        self._ahead = self._container.decode(self._stream)
+        decoded = self._advance(frame)
+        if decoded is None:
+            raise self._failed(frame, "it does not come out of the decoder")
+        return decoded
 
     def _advance(self, frame: int) -> Any:
         """The frame, or None if the decoder is past it."""
@@ -545,10 +765,7 @@ class _DecordReader(VideoReader):
         # libraries with what comes later.
         import decord
 
-        hint = 'read it with backend="pyav"'
-        if info.has_leading_frames:
-            problem = "decord miscounts frames of open groups of pictures"
-            raise VideoError(info.path, problem, hint=hint)
+        _check_decord(info)
         try:
             self._reader = decord.VideoReader(
                 str(info.path), num_threads=threads, fault_tol=_NO_REPEATED_FRAME
@@ -556,9 +773,17 @@ class _DecordReader(VideoReader):
         except (RuntimeError, decord.DECORDError) as error:
             raise _unreadable(info.path, error) from None
         self._errors = (RuntimeError, IndexError, decord.DECORDError)
-        if len(self._reader) != info.n_frames:
-            problem = f"decord finds {len(self._reader)} frames where PyAV finds "
-            raise VideoError(info.path, f"{problem}{info.n_frames}", hint=hint)
+        found = f"{len(self._reader)} frames"
+        is_same = len(self._reader) == info.n_frames
+        if is_same and any(info.turn):
+            # It knows the container's flag alone.
+            found = "pictures that are turned otherwise"
+            reference = _PyAVReader(info, 1)
+            is_same = torch.equal(self.read([0]), reference.read([0]))
+            reference.close()
+        if not is_same:
+            problem = f"decord finds {found} where PyAV finds {info.n_frames} frames"
+            raise UnsupportedVideo(info.path, problem, hint=_DECORD_HINT)
 
     def close(self) -> None:
         self._reader = None
@@ -571,6 +796,12 @@ class _DecordReader(VideoReader):
             except self._errors as error:
                 raise self._failed(part[0], error) from None
             yield from decoded
+
+
+def _check_decord(info: VideoInfo) -> None:
+    if info.decord_fault:
+        problem = f"decord does not read it exactly: {info.decord_fault}"
+        raise UnsupportedVideo(info.path, problem, hint=_DECORD_HINT)
 
 
 def _reader_kind(backend: str) -> type[_PyAVReader] | type[_DecordReader]:

@@ -333,7 +333,7 @@ def test_only_annotated_subsets_are_read_as_such(tmp_path):
 
 
 def gray(n: int) -> Any:
-    return repeat(np.full((16, 16, 3), 99, np.uint8), n)
+    return repeat(np.full((16, 32, 3), 99, np.uint8), n)
 
 
 @pytest.fixture(scope="module")

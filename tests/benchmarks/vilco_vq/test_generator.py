@@ -22,7 +22,7 @@ from avalanche_vilco.benchmarks.vilco_vq.annotations import (
 from avalanche_vilco.benchmarks.vilco_vq.generator import unlabelled_vq
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.visual_batch import TrackWindowTargets, VisualQueryBatch
-from avalanche_vilco.data.media.video import VideoError
+from avalanche_vilco.data.media.video import VideoError, open_video, probe_video
 
 OPTIONS = {"n_experiences": 3, "valid_share": 0.2}
 SOURCES = {"image_size": 32, "n_frames": 10}
@@ -177,6 +177,60 @@ def test_missing_and_damaged_videos_are_all_listed(copied):
     assert sum(outcomes.values()) == part.report.stage("annotations", "query sets").read
     left = {s.clip.clip_id for data in part.datasets.values() for s in data.samples}
     assert left == used - {absent.stem, cut.stem, empty.stem}
+
+
+@pytest.fixture
+def odd_clips(copied, flagged) -> list[Path]:
+    """Clips of the copied root: one turned, one whose edit list starts two frames
+    later, one in AV1."""
+    av = pytest.importorskip("av")
+    used = {s.clip.clip_id for s in build(copied).datasets["train"].samples}
+    clips = [copied / CLIP_FOLDER / f"{uid}.mp4" for uid in sorted(used)[:3]]
+    turned, later, recoded = clips
+    flagged(turned, turned, (0, 1, -1, 0))
+    frame_ticks = int(probe_video(later).pts[1])
+    flagged(later, later, skipped=2 * frame_ticks)
+    images = open_video(recoded).read(range(probe_video(recoded).n_frames))
+    with av.open(str(recoded), "w") as container:
+        try:
+            stream = container.add_stream("libsvtav1", rate=5)
+        except av.codec.codec.UnknownCodecError:
+            pytest.skip("this PyAV has no encoder of AV1")
+        stream.height, stream.width = images.shape[2:]
+        stream.pix_fmt = "yuv420p"
+        for image in images.permute(0, 2, 3, 1).numpy():
+            frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return clips
+
+
+def test_what_a_file_says_of_itself_is_found_when_the_benchmark_is_built(
+    copied, odd_clips
+):
+    turned, later, recoded = (path.stem for path in odd_clips)
+    problem = rf"1 fault in clips:\s+{turned}: its frames are 48 x 64, .*from the side "
+    with pytest.raises(VideoError, match=problem + r"\(.*-display_rotation 0"):
+        build(copied)
+    benchmark = build(copied, missing="drop")
+    reason = {"the video cannot be read as it is": 1}
+    assert benchmark.report.stage("videos", "clips").rejected == reason
+    used = {s.clip.clip_id: s for s in benchmark.datasets["train"].samples}
+    assert turned not in used and {later, recoded} <= used.keys()
+    for data in benchmark.datasets.values():
+        assert len([data[i] for i in range(len(data))]) == len(data)
+    pytest.importorskip("decord")
+    with pytest.raises(VideoError, match="3 faults in clips") as caught:
+        build(copied, backend="decord")
+    assert f"{later}: decord does not read it exactly: it counts the 2" in str(
+        caught.value
+    )
+    assert f"{recoded}: decord does not read it exactly: it cannot decode av1 (" in str(
+        caught.value
+    )
+    named = build(copied, backend="decord", missing="drop")
+    left = {s.clip.clip_id for s in named.datasets["train"].samples}
+    assert left == used.keys() - {later, recoded}
 
 
 def test_the_other_queries_are_divided_alike_whatever_videos_are_missing(copied, root):
