@@ -144,8 +144,9 @@ def matrix_figure(
     """
     from matplotlib.figure import Figure
 
-    n = matrix.n_experiences
-    figure = Figure(figsize=(1.5 + 0.6 * n, 1.7 + 0.6 * n), layout="constrained")
+    width, height = matrix.n_experiences, matrix.n_steps
+    size = (1.5 + 0.6 * width, 1.7 + 0.6 * height)
+    figure = Figure(figsize=size, layout="constrained")
     panel = figure.subplots()
     values = 100 * matrix.values
     panel.imshow(np.ma.masked_invalid(values), cmap="viridis", vmin=0, vmax=100)
@@ -158,8 +159,8 @@ def matrix_figure(
     panel.set_title(f"{title}\nP {average}, BwF {forgotten}", fontsize=9)
     panel.set_xlabel("evaluated on experience")
     panel.set_ylabel("after training on experience")
-    panel.set_xticks(range(n))
-    panel.set_yticks(range(n))
+    panel.set_xticks(range(width))
+    panel.set_yticks(range(height), matrix.step_labels)
     return figure
 
 

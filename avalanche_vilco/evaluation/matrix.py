@@ -1,15 +1,16 @@
 """The task matrix ``p[i, j]`` and every continual number that follows from it.
 
-``p[i, j]`` is the score on task ``j`` after training task ``i``: rows are time.
-Indices start at 0, scores are in [0, 1] and higher is better. All numbers here are
-percentages only in :meth:`TaskMatrix.to_text`.
+``p[i, j]`` is the score on task ``j`` after step ``i`` of learning: rows are time.
+Which tasks a step has taught is recorded beside it; usually step ``i`` teaches task
+``i``. Indices start at 0, scores are in [0, 1] and higher is better. All numbers here
+are percentages only in :meth:`TaskMatrix.to_text`.
 """
 
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,10 @@ from numpy.typing import NDArray
 from avalanche_vilco.core.tables import percent
 
 ORIENTATION = (
-    "p[i][j]: row i = after training experience i, column j = evaluated on experience j"
+    "p[i][j]: row i = after training step i, column j = evaluated on experience j"
 )
+_OLD_ORIENTATION = ORIENTATION.replace("step", "experience")
+"""Of files in which step i taught experience i."""
 
 Weights = Literal["plain", "cumulative"] | Sequence[float] | NDArray[np.float64]
 
@@ -35,8 +38,6 @@ Number = Literal[
 
 _OF_WHOLE = ("forward_transfer", "grand_average", "last", "transfer", "retention")
 
-_Cells = list[tuple[int, int]]
-
 # Row of a cell that holds the score before any training.
 BASELINE = -1
 
@@ -45,7 +46,12 @@ NO_TASK = -1
 
 
 class TaskMatrix:
-    """Scores on every task after training every task.
+    """Scores on every task after each step of learning.
+
+    Steps are rows, in the order in which they happened; which tasks each has
+    :attr:`taught` is recorded, and every number follows from it. Without more, step i
+    teaches task i. Others teach tasks in another order or again, several at once
+    (joint training), or not all of them.
 
     A cell is NaN until recorded; :meth:`why` tells for each NaN cell what is
     missing. A number derived from a cell that is NaN is NaN, except that a task
@@ -58,27 +64,78 @@ class TaskMatrix:
     >>> round(matrix.average(), 3), round(matrix.backward_forgetting(), 3)
     (0.7, 0.3)
 
-    :param n_experiences: number of tasks, rows and columns, >= 1.
-    :raises ValueError: if ``n_experiences`` is below 1.
+    :param n_experiences: number of tasks, one column each, >= 1.
+    :param taught: the tasks that each step has taught; more come by :meth:`add_step`.
+    :raises ValueError: if ``n_experiences`` is below 1, or a step teaches nothing.
+    :raises IndexError: if there is no such task.
     """
 
-    def __init__(self, n_experiences: int) -> None:
+    def __init__(
+        self, n_experiences: int, *, taught: Iterable[Collection[int]] | None = None
+    ) -> None:
         if n_experiences < 1:
             raise ValueError(f"expected n_experiences >= 1 but got {n_experiences}")
-        shape = (n_experiences, n_experiences)
-        self._p: NDArray[np.float64] = np.full(shape, np.nan)
+        self._p: NDArray[np.float64] = np.empty((0, n_experiences))
+        self._taught: list[frozenset[int]] = []
         self._baseline: NDArray[np.float64] = np.full(n_experiences, np.nan)
         self._reasons: dict[tuple[int, int], str] = {}
         self._excluded: dict[int, str] = {}
+        in_turn = ([i] for i in range(n_experiences))
+        for experiences in in_turn if taught is None else taught:
+            self.add_step(experiences)
+
+    def add_step(self, taught: Collection[int]) -> int:
+        """Add a row for a step of learning.
+
+        :param taught: the tasks that it teaches.
+        :return: the row.
+        :raises ValueError: if there are none.
+        :raises IndexError: if there is no such task.
+        """
+        if not taught:
+            raise ValueError("expected a step to teach at least one experience")
+        for j in taught:
+            self._check_task(j)
+        self._taught.append(frozenset(taught))
+        self._p = np.vstack([self._p, np.full(self.n_experiences, np.nan)])
+        return self.n_steps - 1
 
     @property
     def n_experiences(self) -> int:
-        """Number of tasks."""
+        """Number of tasks, the columns."""
+        return len(self._baseline)
+
+    @property
+    def n_steps(self) -> int:
+        """Number of steps of learning, the rows."""
         return len(self._p)
 
     @property
+    def taught(self) -> tuple[frozenset[int], ...]:
+        """Tasks that each step has taught."""
+        return tuple(self._taught)
+
+    @property
+    def step_labels(self) -> list[str]:
+        """Number of each row, with what the step taught where that is another."""
+        return [
+            str(i) if step == {i} else f"{i}: {'+'.join(map(str, sorted(step)))}"
+            for i, step in enumerate(self._taught)
+        ]
+
+    def step_name(self, i: int) -> str:
+        """What a step taught, as in "experience 1" or "experiences 0, 2 (step 3)".
+
+        :param i: step.
+        """
+        step = self._taught[i]
+        listed = ", ".join(map(str, sorted(step)))
+        which = "" if step == {i} else f" (step {i})"
+        return f"experience{'s' if len(step) > 1 else ''} {listed}{which}"
+
+    @property
     def values(self) -> NDArray[np.float64]:
-        """Copy of the scores, ``(n_experiences, n_experiences)``, rows are time."""
+        """Copy of the scores, ``(n_steps, n_experiences)``, rows are time."""
         return self._p.copy()
 
     @property
@@ -102,12 +159,12 @@ class TaskMatrix:
         return float(self._p[cell])
 
     def record(self, i: int, j: int, value: float) -> None:
-        """Set the score on task j after training task i.
+        """Set the score on task j after step i.
 
-        :param i: task trained last.
+        :param i: step.
         :param j: task evaluated.
         :param value: score in [0, 1].
-        :raises IndexError: if there is no such task.
+        :raises IndexError: if there is no such cell.
         :raises ValueError: if the score is outside [0, 1] or NaN.
         """
         self._check_cell(i, j)
@@ -121,17 +178,17 @@ class TaskMatrix:
 
         :param j: task evaluated.
         :param value: score in [0, 1].
-        :raises IndexError: if there is no such task.
+        :raises IndexError: if there is no such cell.
         :raises ValueError: if the score is outside [0, 1] or NaN.
         """
-        self._check_cell(j, j)
+        self._check_task(j)
         _check_score(f"a baseline[{j}]", value)
         self._baseline[j] = value
 
     def leave_empty(self, i: int, j: int, reason: str) -> None:
-        """Say why there is no score on task j after training task i.
+        """Say why there is no score on task j after step i.
 
-        :param i: task trained last.
+        :param i: step.
         :param j: task evaluated.
         :param reason: shown to whoever asks for the cell.
         :raises IndexError: if there is no such task.
@@ -141,9 +198,9 @@ class TaskMatrix:
         self._reasons[i, j] = reason
 
     def clear_row(self, i: int) -> None:
-        """Forget what was recorded after training task i.
+        """Forget what was recorded after step i.
 
-        :param i: task trained again.
+        :param i: step.
         :raises IndexError: if there is no such task.
         """
         self._check_cell(i, 0)
@@ -161,14 +218,14 @@ class TaskMatrix:
         :param reason: shown to whoever asks for its cells.
         :raises IndexError: if there is no such task.
         """
-        self._check_cell(j, j)
+        self._check_task(j)
         self._p[:, j] = np.nan
         self._excluded[j] = reason
 
     def why(self, i: int, j: int) -> str | None:
         """Reason why a cell is NaN, None if it holds a score.
 
-        :param i: task trained last.
+        :param i: step.
         :param j: task evaluated.
         :return: the reason.
         :raises IndexError: if there is no such task.
@@ -176,7 +233,7 @@ class TaskMatrix:
         self._check_cell(i, j)
         if not np.isnan(self._p[i, j]):
             return None
-        never = f"experience {j} was not evaluated after training experience {i}"
+        never = f"experience {j} was not evaluated after training {self.step_name(i)}"
         return self._excluded.get(j) or self._reasons.get((i, j), never)
 
     def missing(
@@ -201,7 +258,8 @@ class TaskMatrix:
         reasons: dict[tuple[int, int], str | None] = {}
         for name in names if number is None else (number,):
             needed = self._needed(name, row)
-            reasons.update({cell: self._why(cell) for cell in needed})
+            cells = ((i, j) for j, steps in needed.items() for i in steps)
+            reasons.update({cell: self._why(cell) for cell in cells})
             if not needed:
                 where = "" if name in _OF_WHOLE else f" in row {row}"
                 left_out = "".join(
@@ -213,7 +271,10 @@ class TaskMatrix:
         return {cell: why for cell, why in reasons.items() if why is not None}
 
     def average(self, i: int | None = None, *, weights: Weights = "plain") -> float:
-        """Average score on the tasks learnt so far, P_i = mean over j <= i of p[i, j].
+        """Average score on the tasks learnt so far, P_i.
+
+        Mean of p[i, j] over the tasks j that steps up to i have taught: j <= i where
+        step i teaches task i.
 
         :param i: row; the last one with a score by default.
         :param weights: "plain" for equal weights, "cumulative" for weights 1, 2, 3,
@@ -223,26 +284,28 @@ class TaskMatrix:
         :raises IndexError: if there is no such row.
         :raises ValueError: if the weights do not fit.
         """
-        row = self._row(i)
-        return self._mean(self._p[row], self._tasks(row + 1), weights)
+        return self._mean("average", i, lambda s: s[0], weights)
 
     def backward_forgetting(
         self, i: int | None = None, *, weights: Weights = "plain"
     ) -> float:
-        """Score lost on earlier tasks, BwF_i = mean over j < i of p[j, j] - p[i, j].
+        """Score lost on earlier tasks, BwF_i.
 
+        Mean over the tasks j taught before step i, and not by it, of p[l, j] - p[i, j],
+        where l is the last step before i that taught j. Where step i teaches task i
+        this is the mean over j < i of p[j, j] - p[i, j]. A task taught again is
+        measured from its latest lesson, because that is the score there is to lose,
+        and not in the step that teaches it, which shows learning and no forgetting.
         Positive means forgotten, negative means that learning later tasks helped.
 
         :param i: row; the last one with a score by default.
         :param weights: as in :meth:`average`.
-        :return: difference in [-1, 1]; NaN if a cell is missing and in row 0, where
-            there is no earlier task.
+        :return: difference in [-1, 1]; NaN if a cell is missing and where there is no
+            earlier task, as in row 0.
         :raises IndexError: if there is no such row.
         :raises ValueError: if the weights do not fit.
         """
-        row = self._row(i)
-        drops = np.diagonal(self._p) - self._p[row]
-        return self._mean(drops, self._tasks(row), weights)
+        return self._mean("backward_forgetting", i, lambda s: s[0] - s[-1], weights)
 
     def backward_transfer(
         self, i: int | None = None, *, weights: Weights = "plain"
@@ -258,9 +321,10 @@ class TaskMatrix:
     def maximum_forgetting(
         self, i: int | None = None, *, weights: Weights = "plain"
     ) -> float:
-        """Score lost on earlier tasks since its best.
+        """Score lost on earlier tasks since their best.
 
-        Mean over j < i of max over j <= l < i of p[l, j] - p[i, j].
+        Mean over the tasks j taught before step i, and not by it, of the best p[l, j]
+        from the first step that taught j to the one before i, less p[i, j].
 
         :param i: row; the last one with a score by default.
         :param weights: as in :meth:`average`.
@@ -269,61 +333,59 @@ class TaskMatrix:
         :raises IndexError: if there is no such row.
         :raises ValueError: if the weights do not fit.
         """
-        row = self._row(i)
-        drops = np.full(self.n_experiences, np.nan)
-        for j in range(row):
-            # Cells that are NaN spoil the maximum, as they should.
-            drops[j] = self._p[j:row, j].max() - self._p[row, j]
-        return self._mean(drops, self._tasks(row), weights)
+        # Cells that are NaN spoil the maximum, as they should.
+        return self._mean(
+            "maximum_forgetting", i, lambda s: s[:-1].max() - s[-1], weights
+        )
 
     def forward_transfer(self, *, weights: Weights = "plain") -> float:
         """What earlier tasks add before a task is learnt.
 
-        Mean over j >= 1 of p[j-1, j] - baseline[j]. It takes an evaluation before any
-        training: :meth:`record_baseline`.
+        Mean of p[f - 1, j] - baseline[j] over the tasks j that are first taught by a
+        step f >= 1. It takes an evaluation before any training:
+        :meth:`record_baseline`.
 
         :param weights: as in :meth:`average`.
         :return: difference in [-1, 1]; NaN if a cell or a baseline is missing and with
-            one task.
+            one step.
         :raises ValueError: if the weights do not fit.
         """
-        gains = np.full(self.n_experiences, np.nan)
-        gains[1:] = np.diagonal(self._p, offset=1) - self._baseline[1:]
-        tasks = [j for j in self._tasks(self.n_experiences) if j > 0]
-        return self._mean(gains, tasks, weights)
+        return self._mean("forward_transfer", None, lambda s: s[1] - s[0], weights)
 
     def grand_average(self) -> float:
         """Mean of the whole matrix, "Avg" of open-domain continual learning.
 
         :return: score in [0, 1], NaN if a cell is missing.
         """
-        return self._mean_of_columns(lambda column, j: column)
+        return self._mean("grand_average", None, np.mean)
 
     def last(self) -> float:
         """Mean of the last row, "Last" of open-domain continual learning.
 
         :return: score in [0, 1], NaN if a cell is missing.
         """
-        return self._mean_of_columns(lambda column, j: column[-1:])
+        return self._mean("last", None, np.mean)
 
     def transfer(self) -> float:
         """Zero-shot score on tasks not learnt yet, "Transfer" of open-domain learning.
 
-        Mean over j >= 1 of the mean over i < j of p[i, j]; the first task has none.
+        Mean over tasks of the mean score before the first step that teaches the task;
+        what step 0 teaches has none.
 
         :return: score in [0, 1]; NaN if a cell is missing and with one task.
         """
-        return self._mean_of_columns(lambda column, j: column[:j], start=1)
+        return self._mean("transfer", None, np.mean)
 
     def retention(self) -> float:
         """Mean over tasks of the mean score from learning on, higher is better.
 
         Open-domain continual learning calls it "Forgetting", though nothing is
-        subtracted: mean over j of the mean over i >= j of p[i, j].
+        subtracted. A task is learnt in the first step that teaches it; one that none
+        teaches has no part in it.
 
         :return: score in [0, 1], NaN if a cell is missing.
         """
-        return self._mean_of_columns(lambda column, j: column[j:])
+        return self._mean("retention", None, np.mean)
 
     def vclimb(self, *, weights: Weights = "plain") -> dict[str, float]:
         """The two numbers of vCLIMB after the last row with a score.
@@ -358,6 +420,7 @@ class TaskMatrix:
         return {
             "orientation": ORIENTATION,
             "n_experiences": self.n_experiences,
+            "taught": [sorted(step) for step in self._taught],
             "p": [[number_or_none(value) for value in row] for row in self._p.tolist()],
             "baseline": [number_or_none(value) for value in self._baseline.tolist()],
             "empty": [
@@ -376,20 +439,20 @@ class TaskMatrix:
 
         :param content: the dictionary, possibly through JSON.
         :return: an equal matrix.
-        :raises ValueError: if the orientation is another one, the matrix is not
-            square or a score is out of range.
+        :raises ValueError: if the orientation is another one, rows are not as many as
+            steps or of another length, or a score is out of range.
         """
-        if content["orientation"] != ORIENTATION:
+        if content["orientation"] not in (ORIENTATION, _OLD_ORIENTATION):
             raise ValueError(
                 f"expected orientation {ORIENTATION!r} but got "
                 f"{content['orientation']!r}"
             )
         rows = content["p"]
-        matrix = cls(content["n_experiences"])
-        if [len(row) for row in rows] != [matrix.n_experiences] * matrix.n_experiences:
+        matrix = cls(content["n_experiences"], taught=content.get("taught"))
+        if [len(row) for row in rows] != [matrix.n_experiences] * matrix.n_steps:
             raise ValueError(
-                f"expected {matrix.n_experiences} rows of {matrix.n_experiences} "
-                f"scores but got rows of {[len(row) for row in rows]}"
+                f"expected {matrix.n_steps} rows of {matrix.n_experiences} scores but "
+                f"got rows of {[len(row) for row in rows]}"
             )
         for cell, value in np.ndenumerate(np.array(rows, dtype=np.float64)):
             if not np.isnan(value):
@@ -413,17 +476,19 @@ class TaskMatrix:
         """
         tasks = range(self.n_experiences)
         header = ["after", *(f"on {j}" for j in tasks), "P_i", "BwF_i (+ = forgot)"]
+        labels = self.step_labels
         rows = [header]
-        for i in tasks:
+        for i, label in enumerate(labels):
             average = self.average(i, weights=weights)
             forgetting = self.backward_forgetting(i, weights=weights)
             numbers = [*self._p[i].tolist(), average, forgetting]
-            rows.append([str(i), *map(percent, numbers)])
+            rows.append([label, *map(percent, numbers)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         table = ["  ".join(map(str.rjust, row, widths)) for row in rows]
-        title = "p[i, j] in %: row = after training i, column = evaluated on j"
+        step = "step i: what it taught" if any(":" in each for each in labels) else "i"
+        title = f"p[i, j] in %: row = after training {step}, column = evaluated on j"
         notes = [f"not in the means: {j} ({why})" for j, why in self._excluded.items()]
-        values = _as_weights(weights, self.n_experiences)
+        values = self._weights(weights)
         if (values != values[0]).any():
             listed = ", ".join(f"{value:g}" for value in values)
             notes.append(f"P_i and BwF_i weigh the experiences by {listed}")
@@ -436,24 +501,34 @@ class TaskMatrix:
             return i
         return -1 if self.last_row is None else self.last_row
 
-    def _needed(self, number: Number, row: int) -> _Cells:
-        """Cells that a number is computed from."""
-        n = self.n_experiences
-        tasks, earlier = self._tasks(row + 1), self._tasks(row)
-        later = [j for j in self._tasks(n) if j > 0]
-        cells: dict[Number, _Cells] = {
-            "average": [(row, j) for j in tasks],
-            "backward_forgetting": [(i, j) for j in earlier for i in (j, row)],
-            "maximum_forgetting": [(i, j) for j in earlier for i in range(j, row + 1)],
-            "forward_transfer": [(i, j) for j in later for i in (BASELINE, j - 1)],
-            "grand_average": [(i, j) for j in self._tasks(n) for i in range(n)],
-            "last": [(n - 1, j) for j in self._tasks(n)],
-            "transfer": [(i, j) for j in later for i in range(j)],
-            "retention": [(i, j) for j in self._tasks(n) for i in range(j, n)],
-        }
-        if number not in cells:
-            raise ValueError(f"expected number of {list(cells)} but got {number!r}")
-        return cells[number]
+    def _first(self, j: int) -> int:
+        """First step that taught a task; their number where none has."""
+        taught = (i for i, step in enumerate(self._taught) if j in step)
+        return next(taught, self.n_steps)
+
+    def _needed(self, number: Number, row: int) -> dict[int, list[int]]:
+        """Steps whose scores a number is computed from, by the task that counts."""
+        if number not in get_args(Number):
+            known = list(get_args(Number))
+            raise ValueError(f"expected number of {known} but got {number!r}")
+        n, found = self.n_steps, dict[int, list[int]]()
+        for j in range(self.n_experiences):
+            first = self._first(j)
+            is_earlier = first < row and j not in self._taught[row]
+            lessons = [i for i in range(row) if j in self._taught[i]]
+            steps: dict[Number, Sequence[int]] = {
+                "average": [row] if first <= row else [],
+                "backward_forgetting": [lessons[-1], row] if is_earlier else [],
+                "maximum_forgetting": range(first, row + 1) if is_earlier else [],
+                "forward_transfer": [BASELINE, first - 1] if 0 < first < n else [],
+                "grand_average": range(n),
+                "last": range(n)[-1:],
+                "transfer": range(first),
+                "retention": range(first, n),
+            }
+            if steps[number] and j not in self._excluded:
+                found[j] = list(steps[number])
+        return found
 
     def _why(self, cell: tuple[int, int]) -> str | None:
         i, j = cell
@@ -466,72 +541,79 @@ class TaskMatrix:
             "stream first and record_baseline"
         )
 
-    def _mean_of_columns(
-        self,
-        part: Callable[[NDArray[np.float64], int], NDArray[np.float64]],
-        start: int = 0,
-    ) -> float:
-        tasks = [j for j in self._tasks(self.n_experiences) if j >= start]
-        means = [part(self._p[:, j], j).mean() for j in tasks]
-        return float(np.mean(means)) if means else math.nan
-
-    def _tasks(self, stop: int) -> list[int]:
-        return [j for j in range(stop) if j not in self._excluded]
-
     def _mean(
-        self, values: NDArray[np.float64], tasks: list[int], weights: Weights
+        self,
+        number: Number,
+        i: int | None,
+        value: Callable[[NDArray[np.float64]], Any],
+        weights: Weights = "plain",
     ) -> float:
-        chosen = _as_weights(weights, self.n_experiences)[tasks]
+        """Mean over the tasks that count of a value of their scores."""
+        needed = self._needed(number, self._row(i))
+        chosen = self._weights(weights)[list(needed)]
         if not chosen.sum() > 0:
             return math.nan
-        return float((values[tasks] * chosen).sum() / chosen.sum())
+        # The baseline comes last, where its row, -1, finds it.
+        p = np.vstack([self._p, self._baseline])
+        values = np.array([value(p[steps, j]) for j, steps in needed.items()])
+        return float((values * chosen).sum() / chosen.sum())
+
+    def _weights(self, weights: Weights) -> NDArray[np.float64]:
+        n = self.n_experiences
+        if isinstance(weights, str):
+            if weights == "plain":
+                return np.ones(n)
+            if weights == "cumulative":
+                found, seen = np.ones(n), set[int]()
+                # Tasks that no step has taught yet would follow in turn.
+                for step in (*self._taught, *({j} for j in range(n))):
+                    new, seen = step - seen, seen | step
+                    found[list(new)] = len(seen)
+                return found
+            raise ValueError(
+                f"expected weights 'plain', 'cumulative' or numbers but got {weights!r}"
+            )
+        given = np.asarray(weights, dtype=np.float64)
+        if given.shape != (n,) or not (np.isfinite(given) & (given >= 0)).all():
+            raise ValueError(
+                f"expected {n} finite weights >= 0 but got {given.tolist()}"
+            )
+        return given
 
     def _check_cell(self, i: int, j: int) -> None:
-        if not (0 <= i < self.n_experiences and 0 <= j < self.n_experiences):
-            raise IndexError(
-                f"expected experiences in 0..{self.n_experiences - 1} "
-                f"but got p[{i}, {j}]"
-            )
+        self._check_task(j)
+        if not 0 <= i < self.n_steps:
+            raise IndexError(f"expected steps in 0..{self.n_steps - 1} but got {i}")
+
+    def _check_task(self, j: int) -> None:
+        last = self.n_experiences - 1
+        if not 0 <= j <= last:
+            raise IndexError(f"expected experiences in 0..{last} but got {j}")
 
 
 def matrices_csv(matrices: Mapping[str, TaskMatrix]) -> str:
     """All matrices in long form as CSV text, scores in [0, 1] with every digit.
 
     :param matrices: matrix by metric name.
-    :return: metric, after training i, on experience j, value; a line per cell, where
-        an empty one has no value and a reason.
+    :return: metric, after step i, on experience j, value, reason, what step i taught;
+        a line per cell, where an empty one has no value and a reason.
     """
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["metric", "after_training", "evaluated_on", "value", "reason"])
+    columns = ("metric", "after_training", "evaluated_on", "value", "reason", "taught")
+    writer.writerow(columns)
     for name, matrix in matrices.items():
         for (i, j), value in np.ndenumerate(matrix.values):
             reason = matrix.why(i, j)
             shown = repr(float(value)) if reason is None else ""
-            writer.writerow([name, i, j, shown, reason or ""])
+            taught = "+".join(map(str, sorted(matrix.taught[i])))
+            writer.writerow([name, i, j, shown, reason or "", taught])
     return table.getvalue()
 
 
 def _check_score(name: str, value: float) -> None:
     if not 0 <= value <= 1:
         raise ValueError(f"expected {name} in [0, 1] but got {value}")
-
-
-def _as_weights(weights: Weights, n_experiences: int) -> NDArray[np.float64]:
-    if isinstance(weights, str):
-        if weights == "plain":
-            return np.ones(n_experiences)
-        if weights == "cumulative":
-            return np.arange(1.0, n_experiences + 1)
-        raise ValueError(
-            f"expected weights 'plain', 'cumulative' or numbers but got {weights!r}"
-        )
-    given = np.asarray(weights, dtype=np.float64)
-    if given.shape != (n_experiences,) or not (np.isfinite(given) & (given >= 0)).all():
-        raise ValueError(
-            f"expected {n_experiences} finite weights >= 0 but got {given.tolist()}"
-        )
-    return given
 
 
 def number_or_none(value: float) -> float | None:

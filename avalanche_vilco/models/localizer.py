@@ -30,6 +30,7 @@ from avalanche_vilco.models.output import (
     MOMENT_REGRESSION_CHANNELS,
     OFFSET_LOW,
     OFFSET_SPAN,
+    UNTAUGHT,
     pack_output,
     padded_length,
 )
@@ -162,8 +163,11 @@ class GrowingHead(MaskedConv1d):
     """Classification convolution that gains rows as queries are learnt.
 
     Rows of learnt queries are carried over bit for bit; new rows start at zero with
-    the bias of :data:`PRIOR_PROBABILITY`, so growing draws no random number.
+    the bias of :data:`PRIOR_PROBABILITY`, so growing draws no random number. Where a
+    query is learnt before those of lower rows, these are there and do not answer.
     """
+
+    taught: Tensor
 
     def __init__(self, dim: int) -> None:
         # Weights of no row cannot be initialised by torch without a warning.
@@ -171,6 +175,7 @@ class GrowingHead(MaskedConv1d):
         self.weight = nn.Parameter(self.weight.detach()[:0])
         self.bias = nn.Parameter(torch.zeros(0))
         self.out_channels = 0
+        self.register_buffer("taught", torch.zeros(0, dtype=torch.bool))
 
     def reset_parameters(self) -> None:
         """Untrained rows, as :meth:`grow` makes them."""
@@ -180,10 +185,21 @@ class GrowingHead(MaskedConv1d):
                 self.bias.fill_(-math.log(1 / PRIOR_PROBABILITY - 1))
 
     def grow(self, n_queries: int) -> None:
-        """Have at least this many rows.
+        """Have at least this many rows, all of them taught.
 
         :param n_queries: rows wanted.
         """
+        self.teach(range(n_queries))
+
+    def teach(self, queries: Sequence[int]) -> None:
+        """Have a row that answers for each query, and rows up to the highest.
+
+        :param queries: their rows.
+        """
+        self._resize(max(queries, default=-1) + 1)
+        self.taught[list(queries)] = True
+
+    def _resize(self, n_queries: int) -> None:
         n_rows = self.out_channels
         if n_queries <= n_rows or self.bias is None:
             return
@@ -196,6 +212,25 @@ class GrowingHead(MaskedConv1d):
         with torch.no_grad():
             self.weight[:n_rows] = old_weight
             self.bias[:n_rows] = old_bias
+        self.taught = nn.functional.pad(self.taught, (0, n_queries - n_rows))
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        # Where all rows are taught, files have nothing to tell, as they always had.
+        if self.taught.all():
+            del destination[f"{prefix}taught"]
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any
+    ) -> None:
+        rows = state_dict.get(f"{prefix}weight")
+        if rows is not None:
+            self._resize(len(rows))
+            everything = torch.ones(len(rows), dtype=torch.bool)
+            state_dict.setdefault(f"{prefix}taught", everything)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class MomentHeads(nn.Module):
@@ -253,7 +288,8 @@ class MomentHeads(nn.Module):
         if not summaries.shape[-2]:
             return x.new_zeros(*x.shape[:2], 0)
         similarity = self.match(x) @ summaries.mT.to(x.dtype) / x.shape[-1]
-        return self.cls(x, valid) + similarity
+        logits = self.cls(x, valid) + similarity
+        return torch.where(self.cls.taught, logits, UNTAUGHT)
 
 
 def _join_levels(levels: Sequence[Tensor]) -> Tensor:
@@ -429,6 +465,11 @@ class PyramidLocalizer(Localizer):
     def n_queries(self) -> int:
         """Queries of the output, K."""
         return self.heads.cls.out_channels
+
+    @property
+    def taught_queries(self) -> Tensor:
+        """(K,) bool, the queries of the output that have been taught."""
+        return self.heads.cls.taught
 
     @property
     def text_dim(self) -> int:

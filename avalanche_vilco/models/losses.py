@@ -16,6 +16,7 @@ from avalanche_vilco.models.output import (
     point_grid,
     query_logits,
     regression,
+    taught_queries,
 )
 
 CENTRE_RADIUS = 1.5
@@ -35,7 +36,7 @@ class PointTargets:
 
 
 def assign_points(
-    grid: PointGrid, targets: MomentTargets, n_queries: int
+    grid: PointGrid, targets: MomentTargets, queries: int | Tensor
 ) -> PointTargets:
     """Label points with windows (ActionFormer's rule, made complete).
 
@@ -47,14 +48,17 @@ def assign_points(
     hold all of its points.
 
     :param grid: the output's points.
-    :param targets: windows in grid steps; those of classes >= n_queries are
-        ignored.
-    :param n_queries: K, rows of the head.
+    :param targets: windows in grid steps; those of other queries are ignored.
+    :param queries: K, rows of the head, or (K,) bool, which of them have been taught.
     """
+    if isinstance(queries, int):
+        queries = torch.ones(queries, dtype=torch.bool, device=grid.steps.device)
+    n_queries = len(queries)
     # An empty window stands in where no clip of the batch has one.
     segments = F.pad(targets.segments, (0, 0, 0, 1))
     labels = F.pad(targets.labels, (0, 1), value=-1)
-    learnt = (labels >= 0) & (labels < n_queries)
+    # Padding, -1, and classes beyond the head find the False at the end.
+    learnt = F.pad(queries, (0, 1))[labels.clamp(max=n_queries)]
     usable = learnt[..., None] & grid.valid(targets.valid)[:, None]
     # (B, N, 1) and (P,) -> (B, N, P)
     left = grid.steps - segments[..., :1]
@@ -176,7 +180,7 @@ class MomentLoss(nn.Module):
         output = output.float()
         grid = point_grid(output.shape[-1], targets.valid.shape[1], output.device)
         logits = query_logits(output)
-        wanted = assign_points(grid, targets, logits.shape[1])
+        wanted = assign_points(grid, targets, taught_queries(logits))
         n_positive = wanted.positive.sum().clamp(min=1)
         focal = sigmoid_focal_loss(
             logits, wanted.classes, alpha=self.alpha, gamma=self.gamma

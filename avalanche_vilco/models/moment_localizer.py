@@ -1,9 +1,10 @@
 """Text-conditioned localiser of moments.
 
-A query is *learnt* once the head has a row for it, and has a *text* once its tokens
-are held. The queries are those learnt so far, the same for every clip, in training and
-in evaluation: no model sees which queries a clip answers, unless a batch says which
-texts its clips are *shown* (``ClipBatch.shown``), as the reference protocol may.
+A query is *learnt* once it has been taught a row of the head, and has a *text* once its
+tokens are held. The queries are those learnt so far, in whatever order, the same for
+every clip, in training and in evaluation: no model sees which queries a clip answers,
+unless a batch says which texts its clips are *shown* (``ClipBatch.shown``), as the
+reference protocol may.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from avalanche_vilco.core.batch import ClipBatch
+from avalanche_vilco.core.experiences import whole_experience
 from avalanche_vilco.models.blocks import masked_mean
 from avalanche_vilco.models.localizer import PyramidLocalizer, QueryText, prompt_mask
 from avalanche_vilco.models.prompt_memory import PromptMemory, PromptSelection
@@ -49,14 +51,15 @@ class MomentLocalizer(PyramidLocalizer):
     def adaptation(self, experience: Any) -> None:
         """Learn the queries of an experience; in training mode only.
 
-        :param experience: has ``queries_in_this_experience``; the texts of its
-            ``shown_queries``, if it has any, are held too.
+        :param experience: has ``queries_in_this_experience``, or is part of one that
+            has; the texts of its ``shown_queries``, if it has any, are held too.
         :raises TypeError: it has not.
         :raises ValueError: token features are none, or of another width than the
             model's.
         """
         if not self.training:
             return
+        experience = whole_experience(experience)
         queries = getattr(experience, "queries_in_this_experience", None)
         if queries is None:
             raise TypeError(
@@ -76,7 +79,7 @@ class MomentLocalizer(PyramidLocalizer):
             model's.
         """
         self.hold_texts(queries)
-        self.heads.cls.grow(max((q.class_index + 1 for q in queries), default=0))
+        self.heads.cls.teach([query.class_index for query in queries])
 
     def hold_texts(self, queries: Sequence[LearnableQuery]) -> None:
         """Have a text for each query.
@@ -116,8 +119,9 @@ class MomentLocalizer(PyramidLocalizer):
     def query_embeddings(self, experience: Any) -> Tensor:
         """(K, C) mean tokens of the queries that an experience brings.
 
-        :param experience: has ``queries_in_this_experience``.
+        :param experience: has ``queries_in_this_experience``, or is part of one.
         """
+        experience = whole_experience(experience)
         queries = getattr(experience, "queries_in_this_experience", ())
         means = [query.tokens.mean(dim=0) for query in queries]
         return torch.stack(means) if means else torch.zeros(0, self.text_dim)
@@ -127,7 +131,8 @@ class MomentLocalizer(PyramidLocalizer):
 
         :param memory: the model's.
         """
-        return memory(masked_mean(self.query_tokens, self.known_tokens))
+        has_text = self.known_tokens.any(dim=1)
+        return memory(masked_mean(self.query_tokens, self.known_tokens), has_text)
 
     def text_of(self, clips: ClipBatch) -> QueryText:
         """Encode the texts of the queries; see the module for which clips see which.
@@ -135,7 +140,10 @@ class MomentLocalizer(PyramidLocalizer):
         :param clips: a batch.
         """
         tokens, valid = self.text(self.query_tokens, self.known_tokens)
-        mask = self._token_mask(valid, clips.shown)
+        # (B or 1, K) -> (B or 1, K * L + 1), the last, for none, always seen
+        shown = self._shown(clips).repeat_interleave(self.known_tokens.shape[1], dim=1)
+        more = valid.shape[1] - shown.shape[1]
+        mask = valid & nn.functional.pad(shown, (0, more), value=True)
         return QueryText(tokens, mask, self._summaries(tokens))
 
     def prompts_of(self, memory: PromptMemory, clips: ClipBatch) -> QueryText:
@@ -146,29 +154,20 @@ class MomentLocalizer(PyramidLocalizer):
         """
         tokens, embeddings = self.encoded_prompts(memory)
         found = self.find_prompts(memory)
-        chosen = found.chosen & self.known_tokens.any(dim=1, keepdim=True)
-        if clips.shown is None:
-            used = chosen[: self.n_queries].any(dim=0, keepdim=True)
-        else:
-            used = (clips.shown[:, : len(chosen)].float() @ chosen.float()) > 0
+        used = (self._shown(clips).float() @ found.chosen.float()) > 0
         return QueryText(
             tokens,
             prompt_mask(used, memory.length),
             found.weights[: self.n_queries].to(embeddings) @ embeddings,
         )
 
-    def _token_mask(self, valid_tokens: Tensor, shown: Tensor | None) -> Tensor:
-        """(B or 1, K * L + 1) tokens a clip sees, the last, for none, always."""
-        n_texts, length = self.known_tokens.shape
-        if shown is None and n_texts == self.n_queries:
-            return valid_tokens
-        if shown is None:
-            texts = torch.arange(n_texts, device=valid_tokens.device)
-            shown = (texts < self.n_queries)[None]
-        # (B or 1, K) -> (B or 1, K * L)
-        shown = shown[:, :n_texts].repeat_interleave(length, dim=1)
-        more = valid_tokens.shape[1] - shown.shape[1]
-        return valid_tokens & nn.functional.pad(shown, (0, more), value=True)
+    def _shown(self, clips: ClipBatch) -> Tensor:
+        """(B or 1, K) texts that clips see: of all queries learnt, if none is said."""
+        n_texts = len(self.known_tokens)
+        if clips.shown is not None:
+            return clips.shown[:, :n_texts]
+        more = n_texts - self.n_queries
+        return nn.functional.pad(self.taught_queries, (0, more))[None]
 
     def _summaries(self, tokens: Tensor) -> Tensor:
         """(K, D) mean embedding of each query's tokens."""
@@ -185,6 +184,4 @@ class MomentLocalizer(PyramidLocalizer):
         stored = state_dict.get(f"{prefix}known_tokens")
         if stored is not None:
             self._resize(*stored.shape)
-            rows = state_dict.get(f"{prefix}heads.cls.weight", stored)
-            self.heads.cls.grow(len(rows))
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -26,6 +26,8 @@ points reaches its near end with a negative distance of at most half a stride.""
 OFFSET_SPAN = 16.0
 """Distances lie in (OFFSET_LOW, OFFSET_LOW + OFFSET_SPAN)."""
 MAX_LEVELS = 16
+UNTAUGHT = -1e4
+"""Logit of a query that has not been taught: its score is 0 in any precision."""
 
 
 def query_logits(
@@ -38,6 +40,16 @@ def query_logits(
     :return: (B, K, P) view.
     """
     return output[:, :-n_regression]
+
+
+def taught_queries(logits: Tensor) -> Tensor:
+    """Which queries an output answers, by the :data:`UNTAUGHT` of the others.
+
+    :param logits: (B, K, P) as a model returned them.
+    :return: (K,) bool.
+    """
+    # The first point of a sample is never padding, which is zero.
+    return ~(logits[..., :1] <= UNTAUGHT / 2).any(dim=2).any(dim=0)
 
 
 def regression(

@@ -112,14 +112,19 @@ class PromptMemory(nn.Module):
         tokens = torch.randn(self.prompts.shape, generator=draw) * scale[:, None]
         self.prompts.copy_(shaken[:, None] + tokens)
 
-    def forward(self, queries: Tensor) -> PromptSelection:
+    def forward(
+        self, queries: Tensor, is_query: Tensor | None = None
+    ) -> PromptSelection:
         """Find the prompts of each query.
 
         :param queries: (K, D) embeddings.
+        :param is_query: (K,) bool, rows that are one; others find none.
         """
         similarity = F.normalize(queries, dim=-1) @ F.normalize(self.keys, dim=-1).T
         best, index = similarity.topk(self.top_n, dim=-1)
         weights = (best / self.temperature).softmax(dim=-1)
+        if is_query is not None:
+            weights = weights * is_query[:, None]
         return PromptSelection(
             torch.zeros_like(similarity).scatter(-1, index, weights), similarity
         )

@@ -121,7 +121,8 @@ def plot_matrices(
 
 
 def _draw_matrix(panel: Axes, method: Method, metric: str) -> None:
-    mean = 100 * np.mean([run.matrix(metric).values for run in method.runs], axis=0)
+    matrices = [run.matrix(metric) for run in method.runs]
+    mean = 100 * np.mean([matrix.values for matrix in matrices], axis=0)
     panel.imshow(mean, cmap="viridis", vmin=0, vmax=60)
     for (i, j), value in np.ndenumerate(mean):
         if not math.isnan(value):
@@ -133,8 +134,8 @@ def _draw_matrix(panel: Axes, method: Method, metric: str) -> None:
         fontsize=9,
     )
     panel.set_xlabel("evaluated on experience")
-    panel.set_xticks(range(len(mean)))
-    panel.set_yticks(range(len(mean)))
+    panel.set_xticks(range(mean.shape[1]))
+    panel.set_yticks(range(mean.shape[0]), matrices[0].step_labels)
 
 
 def _mean_and_spread(method: Method, metric: str, number: Number) -> str:

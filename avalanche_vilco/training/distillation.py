@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from avalanche_vilco.models.output import taught_queries
+
 
 def frozen_copy(model: nn.Module) -> nn.Module:
     """A teacher: a copy in evaluation mode that no gradient reaches."""
@@ -30,7 +32,8 @@ def logit_distillation(
 
     :param logits: (B, K', P) of the student; channels beyond the teacher's are new
         and stay free.
-    :param taught: (B, K, P) logits of the teacher, K at most K'.
+    :param taught: (B, K, P) logits of the teacher, K at most K'; queries that it has
+        not been taught stay free, too.
     :param valid: (B, P) bool, points inside samples.
     :param temperature: above 0.
     :return: 0-d tensor.
@@ -41,6 +44,7 @@ def logit_distillation(
         (taught / temperature).sigmoid(),
         reduction="none",
     )
+    terms = terms * taught_queries(taught)[:, None]
     return temperature**2 * _mean_over(terms.sum(1), valid.to(terms.dtype))
 
 

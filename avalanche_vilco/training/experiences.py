@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from avalanche_vilco.evaluation.metrics.strategy import whole_experience
+from avalanche_vilco.core.experiences import whole_experience
 
 
 def stream_dataset(experience: Any) -> Any:

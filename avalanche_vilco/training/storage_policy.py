@@ -18,6 +18,7 @@ from avalanche.training.storage_policy import (
 from torch import Tensor, nn
 
 from avalanche_vilco.core.batch import ClipBatch
+from avalanche_vilco.core.experiences import whole_experience
 from avalanche_vilco.training.passes import batches_of, evaluating
 
 
@@ -89,8 +90,9 @@ class ClassSlotBuffer(_QueryBuffer):
         """Class index -> its clips, as positions in ``buffer``."""
 
     def post_adapt(self, agent: Any, exp: Any) -> None:
-        """Take in an experience just learnt."""
-        self.update_from_dataset(exp.dataset, exp.classes_seen_so_far)
+        """Take in an experience just learnt, or a part of one."""
+        brought = whole_experience(exp).classes_in_this_experience
+        self.update_from_dataset(exp.dataset, brought)
 
     def update_from_dataset(
         self, new_data: AvalancheDataset, seen: Iterable[int] = ()

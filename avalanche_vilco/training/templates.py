@@ -12,7 +12,7 @@ from typing import Any
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.plugins.evaluation import default_evaluator
 
-from avalanche_vilco.evaluation.metrics.strategy import whole_experience
+from avalanche_vilco.core.experiences import whole_experience
 from avalanche_vilco.training.experiences import stream_dataset
 
 

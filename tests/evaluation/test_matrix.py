@@ -190,7 +190,7 @@ def test_experiences_outside_the_matrix_are_refused(cell):
         lambda: matrix.leave_empty(*cell, "stopped"),
         lambda: matrix[cell],
     ):
-        with pytest.raises(IndexError, match=r"expected experiences in 0\.\.1 but got"):
+        with pytest.raises(IndexError, match=r"expected \w+ in 0\.\.1 but got"):
             access()
     with pytest.raises(IndexError):
         matrix.average(2)
@@ -240,8 +240,9 @@ def test_csv_names_the_orientation_and_keeps_every_digit_and_reason():
     matrix.leave_empty(0, 1, "not learnt yet")
     rows = list(csv.DictReader(io.StringIO(matrices_csv({"a": matrix, "b": matrix}))))
     assert [*rows[0]] == [
-        *("metric", "after_training", "evaluated_on", "value", "reason")
+        *("metric", "after_training", "evaluated_on", "value", "reason", "taught")
     ]
+    assert [row["taught"] for row in rows[:4]] == ["0", "0", "1", "1"]
     assert [row["metric"] for row in rows] == ["a"] * 4 + ["b"] * 4
     cells = {(row["after_training"], row["evaluated_on"]): row for row in rows[:4]}
     assert float(cells["0", "0"]["value"]) == 1 / 3

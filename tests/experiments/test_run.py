@@ -243,16 +243,16 @@ def test_memory_of_joint_counts_a_clip_once_for_each_experience_that_asks_it(
     assert memory["samples"] > memory["clips"]
 
 
-def test_joint_fills_the_last_row_only(root: Path, tmp_path: Path) -> None:
+def test_joint_is_one_step_that_teaches_all(root: Path, tmp_path: Path) -> None:
     lines: list[str] = []
     results = small_run(root, tmp_path, strategy="joint", echo=lines.append)
     done = [line for line in lines if line.startswith("experience ")]
     assert [line.partition(":")[0] for line in done] == [
         "experience 1/1 (all experiences)"
     ]
-    rows = results["matrices"]["Recall@1x_tIoU0.5"]["p"]
-    assert all(value is None for row in rows[:-1] for value in row)
-    assert all(value is not None for value in rows[-1])
+    matrix = results["matrices"]["Recall@1x_tIoU0.5"]
+    assert matrix["taught"] == [list(range(matrix["n_experiences"]))]
+    assert len(matrix["p"]) == 1 and None not in matrix["p"][0]
     assert results["scores"]["Recall@1x_tIoU0.5"]["bwf"] is None
     assert results["memory"]["share_of_training_samples"] == 1
 

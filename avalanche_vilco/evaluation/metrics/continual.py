@@ -7,6 +7,7 @@ from typing import Any, Literal
 from avalanche.evaluation import PluginMetric
 from avalanche.evaluation.metric_results import MetricValue
 
+from avalanche_vilco.core.experiences import whole_experience
 from avalanche_vilco.evaluation.functional.recall import Budget
 from avalanche_vilco.evaluation.matrix import TaskMatrix, Weights
 from avalanche_vilco.evaluation.metrics.emission import (
@@ -34,15 +35,17 @@ _FORGETTING: tuple[Emission, ...] = ("forgetting",)
 class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
     """One :class:`~avalanche_vilco.evaluation.matrix.TaskMatrix` per value of a metric.
 
-    Row i describes the model that training on experience i left behind. Evaluations of
-    one stream fill it, whichever other streams are evaluated, and the last one wins. A
-    training iteration empties the row of its experience, so that scores of a
-    half-trained model (``eval_every``) never outlive the next iteration, while the
-    evaluation after the last one stays; training on experience i again starts its row
-    again. Evaluations before any training are left out.
+    Row i describes the model that the i-th training left behind, whichever experience
+    it was on; the matrix holds what each has taught. Evaluations of one stream fill
+    the row, whichever other streams are evaluated, and the last one wins. A training
+    iteration empties it, so that scores of a half-trained model (``eval_every``) never
+    outlive the next iteration, while the evaluation after the last one stays.
+    Evaluations before any training are left out.
 
-    Several experiences trained at once (``JointTraining``) fill the row of the last
-    one, parts of an experience (online streams) the row of their experience.
+    Several experiences trained at once (``JointTraining``) are one step and have one
+    row. So have parts of an experience (online streams) that follow each other, and an
+    experience whose training broke off and began again. A whole experience that is
+    trained again is a step of its own.
 
     At the end of an evaluation, ``AverageRecall@1x_tIoU0.5`` (P_i) and
     ``BwF_Recall@1x_tIoU0.5`` (BwF_i, lower is better) are emitted, unless a cell they
@@ -53,9 +56,9 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
     :param n_experiences: size of the matrices; the length of the evaluated stream by
         default.
     :param stream: name of the stream that fills the matrices.
-    :param future: "nan" leaves p[i, j > i] empty, because a model that learns its
-        queries one experience at a time has no output for them yet; "value" records
-        it, for models that can transfer.
+    :param future: "nan" leaves scores on experiences that no step has taught empty,
+        because a model that learns its queries one experience at a time has no output
+        for them yet; "value" records them, for models that can transfer.
     :param emit: which numbers are emitted.
     :param weights: weights of the tasks in both, see
         :meth:`~avalanche_vilco.evaluation.matrix.TaskMatrix.average`.
@@ -89,7 +92,9 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
         """Weights of the tasks in both numbers."""
         self.matrices: dict[str, TaskMatrix] = {}
         """Matrix by name of the value; empty before an evaluation that counts."""
-        self._row: int | None = None
+        self._steps: list[frozenset[int]] = []
+        # Whether the next training may go on with the last step, and is on a part.
+        self._is_interrupted = self._is_in_parts = False
         self._may_hold_scores = False
 
     def reset(self) -> None:
@@ -104,19 +109,31 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
         return self.matrices
 
     def before_training_exp(self, strategy: Any) -> None:
-        """Turn to the row of the experience to train."""
+        """Begin a step, or go on with the last one."""
         check_loggers(strategy)
-        self._row = max(
+        taught = frozenset(
             int(each.current_experience) for each in trained_experiences(strategy)
         )
+        experience = strategy.experience
+        is_part = whole_experience(experience) is not experience
+        is_first = getattr(experience, "is_first_subexp", False)
+        goes_on = is_part and self._is_in_parts and not is_first
+        if self._steps[-1:] != [taught] or not (goes_on or self._is_interrupted):
+            self._steps.append(taught)
+        self._is_interrupted, self._is_in_parts = True, is_part
         self._may_hold_scores = True
+
+    def after_training_exp(self, strategy: Any) -> None:
+        """End the training."""
+        self._is_interrupted = False
 
     def before_training_iteration(self, strategy: Any) -> None:
         """Empty the row, whose scores are those of another model from here on."""
-        if self._may_hold_scores and self._row is not None:
+        row = len(self._steps) - 1
+        if self._may_hold_scores:
             for matrix in self.matrices.values():
-                if self._row < matrix.n_experiences:
-                    matrix.clear_row(self._row)
+                if row < matrix.n_steps:
+                    matrix.clear_row(row)
             self._may_hold_scores = False
 
     def before_eval_exp(self, strategy: Any) -> None:
@@ -124,12 +141,12 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
         start_anew(self._state, strategy)
         cell = self._cell(strategy)
         if cell is not None:
-            self._prepare(cell, strategy.experience.origin_stream)
+            self._prepare(cell[1], strategy.experience.origin_stream)
 
     def after_eval_iteration(self, strategy: Any) -> None:
         """Count the hits of the current mini-batch."""
         cell = self._cell(strategy)
-        if cell is not None and not self._is_unlearnt(*cell):
+        if cell is not None and not self._is_unlearnt(cell[1]):
             self._state.update(*decoded(strategy))
 
     def after_eval_exp(self, strategy: Any) -> None:
@@ -156,28 +173,34 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
     def _cell(self, strategy: Any) -> tuple[int, int] | None:
         """Row and column of the current evaluation, None if it does not count."""
         experience = strategy.experience
-        if self._row is None or experience is None:
+        if not self._steps or experience is None:
             return None
         if experience.origin_stream.name != self.stream:
             return None
-        return self._row, experience.current_experience
+        return len(self._steps) - 1, experience.current_experience
 
-    def _is_unlearnt(self, row: int, column: int) -> bool:
-        return self._future == "nan" and column > row
+    def _is_unlearnt(self, column: int) -> bool:
+        is_taught = any(column in step for step in self._steps)
+        return self._future == "nan" and not is_taught
 
-    def _prepare(self, cell: tuple[int, int], stream: Any) -> None:
+    def _prepare(self, column: int, stream: Any) -> None:
         if self._n_experiences is None:
             self._n_experiences = n_experiences_of(stream)
-        size = _checked_size(self._n_experiences, cell)
+        last = max(column, *map(max, self._steps))
+        size = _checked_size(self._n_experiences, last)
         if not self.matrices:
-            self.matrices = {name: TaskMatrix(size) for name in self._state.names}
+            names = self._state.names
+            self.matrices = {name: TaskMatrix(size, taught=()) for name in names}
+        for matrix in self.matrices.values():
+            for step in self._steps[matrix.n_steps :]:
+                matrix.add_step(step)
 
     def _fill(self, row: int, column: int) -> None:
         self._may_hold_scores = True
-        if self._is_unlearnt(row, column):
+        if self._is_unlearnt(column):
             reason = f"queries of experience {column} are not learnt yet after "
             for matrix in self.matrices.values():
-                matrix.leave_empty(row, column, f"{reason}experience {row}")
+                matrix.leave_empty(row, column, reason + matrix.step_name(row))
             return
         values = values_of(self._state)
         for name, matrix in self.matrices.items():
@@ -236,16 +259,16 @@ def backward_forgetting_metrics(**options: Any) -> list[TaskMatrixMetric]:
     return task_matrix_metrics(emit=_FORGETTING, **options)
 
 
-def _checked_size(size: int | None, cell: tuple[int, int]) -> int:
+def _checked_size(size: int | None, last: int) -> int:
     if size is None:
         raise ValueError(
             "expected n_experiences to be given, because the evaluated stream has no "
             "length"
         )
-    if max(cell) >= size:
+    if last >= size:
         raise ValueError(
-            f"expected experiences below {size}, the size of the matrix, but got "
-            f"p{list(cell)}; evaluate a stream with one experience per trained one "
-            "or pass n_experiences"
+            f"expected experiences below {size}, the size of the matrix, but trained "
+            f"or evaluated {last}; evaluate a stream with one experience per trained "
+            "one or pass n_experiences"
         )
     return size

@@ -11,6 +11,8 @@ from avalanche.evaluation.metric_utils import (
 from avalanche.logging import CSVLogger
 from torch import Tensor
 
+from avalanche_vilco.core.experiences import whole_experience
+
 _MEMO = "_decoded_minibatch"
 
 
@@ -83,11 +85,6 @@ def check_loggers(strategy: Any) -> None:
 def n_experiences_of(stream: Any) -> int | None:
     """Length of a stream, None if it is produced on the fly."""
     return len(stream) if isinstance(stream, Sized) else None
-
-
-def whole_experience(experience: Any) -> Any:
-    """The stream's experience: online streams have parts of one."""
-    return getattr(experience, "origin_experience", None) or experience
 
 
 def trained_experiences(strategy: Any) -> list[Any]:

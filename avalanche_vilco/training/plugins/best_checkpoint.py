@@ -18,7 +18,7 @@ from avalanche_vilco.training.passes import batches_of, evaluating
 class BestCheckpointPlugin(SupervisedPlugin):
     """Scores the model after each epoch and restores the best one in the end.
 
-    Scored are the experiences of a stream up to the one in training, from epoch
+    Scored are the experiences of a stream that have been trained so far, from epoch
     ``train_epochs // 3`` on (counted from 0), as the public code does. The score is
     the plain mean over experiences of the metric's mean value, or of the one value that
     is named; of equal scores the
@@ -54,6 +54,7 @@ class BestCheckpointPlugin(SupervisedPlugin):
         """For each experience trained, its score in [0, 1] after each epoch."""
         self.chosen: list[int | None] = []
         """For each experience trained, the epoch kept; None: no score, the last."""
+        self._trained: set[int] = set()
         self._weights: dict[str, Tensor] | None = None
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
@@ -65,6 +66,8 @@ class BestCheckpointPlugin(SupervisedPlugin):
             raise ValueError(
                 f"expected samples to select by but got none in stream {self.stream!r}"
             )
+        trained = trained_experiences(strategy)
+        self._trained.update(each.current_experience for each in trained)
         self.scores.append({})
         self.chosen.append(None)
 
@@ -94,9 +97,10 @@ class BestCheckpointPlugin(SupervisedPlugin):
         return benchmark.streams[self.stream]
 
     def _score(self, strategy: Any) -> float:
-        """Of the experiences with samples, up to the one in training."""
-        last = max(e.current_experience for e in trained_experiences(strategy))
-        scored = [e for e in self._stream(strategy)[: last + 1] if len(e.dataset)]
+        """Of the experiences with samples that have been trained."""
+        stream = self._stream(strategy)
+        trained = (stream[number] for number in sorted(self._trained))
+        scored = [e for e in trained if len(e.dataset)]
         with evaluating(strategy.model):
             return _mean([self._score_on(e.dataset, strategy) for e in scored])
 

@@ -87,6 +87,8 @@ class BiCPlugin(ReplayPlugin):
         self.decay = decay
         self.bias_layers = nn.ModuleList()
         """One for each experience from the second on."""
+        self.old_share = 0.0
+        """Of the queries taught so far, those of earlier experiences."""
         self.teacher: Any = None
         """The model after the previous experience."""
         self._taught: Any = None
@@ -121,13 +123,15 @@ class BiCPlugin(ReplayPlugin):
         :raises ValueError: the experience brings no query, so there is nothing to
             correct.
         """
-        n_old = self._n_old
-        if strategy.model.n_queries <= n_old:
+        n_taught = int(strategy.model.taught_queries.sum())
+        n_old = n_taught - len(self._new_queries(strategy.model))
+        if n_taught <= n_old:
             raise ValueError(
                 "BiC corrects the logits of new queries against old ones, but the "
                 f"experience brings no query beyond {n_old}: use "
                 "DenseDistillationPlugin"
             )
+        self.old_share = n_old / n_taught
         super().before_training_exp(strategy, *args, **kwargs)
 
     def before_backward(self, strategy: Any, **kwargs: Any) -> None:
@@ -143,9 +147,8 @@ class BiCPlugin(ReplayPlugin):
             valid_points(taught),
             temperature=self.temperature,
         )
-        share = self._n_old / logits.shape[1]
-        kept = (1 - share) * strategy.loss
-        strategy.loss = kept + share * self.distillation_weight * distance
+        kept = (1 - self.old_share) * strategy.loss
+        strategy.loss = kept + self.old_share * self.distillation_weight * distance
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Choose exemplars, fit the correction and keep the model as teacher."""
@@ -188,14 +191,15 @@ class BiCPlugin(ReplayPlugin):
         scale[channels], shift[channels] = alpha.to(scale), beta.to(shift)
         return scale[:, None], shift[:, None]
 
-    @property
-    def _n_old(self) -> int:
-        """Queries of earlier experiences."""
-        return 0 if self.teacher is None else int(self.teacher.n_queries)
+    def _new_queries(self, model: Any) -> list[int]:
+        """Queries that have been taught since the teacher was kept."""
+        new = model.taught_queries.clone()
+        if self.teacher is not None:
+            new[: len(self.teacher.taught_queries)] &= ~self.teacher.taught_queries
+        return new.nonzero().flatten().tolist()
 
     def _add_correction(self, strategy: Any) -> None:
-        new = range(self._n_old, strategy.model.n_queries)
-        layer = BiasLayer(new).to(strategy.device)
+        layer = BiasLayer(self._new_queries(strategy.model)).to(strategy.device)
         logits, wanted = self._judged_points(strategy)
         fit_bias(layer, logits, wanted, decay=self.decay)
         self.bias_layers.append(layer)
@@ -212,7 +216,8 @@ class BiCPlugin(ReplayPlugin):
                 scores, valid = query_logits(output).float(), valid_points(output)
                 n_steps = targets.valid.shape[1]
                 grid = point_grid(output.shape[-1], n_steps, output.device)
-                answers = assign_points(grid, targets, scores.shape[1]).classes
+                taught = strategy.model.taught_queries
+                answers = assign_points(grid, targets, taught).classes
                 # (B, K, P) -> (valid points of all samples, K)
                 logits.append(scores.transpose(1, 2)[valid])
                 wanted.append(answers.transpose(1, 2)[valid])

@@ -122,7 +122,8 @@ def query_means(strategy: Any, exemplars: Any) -> Tensor:
             grid = point_grid(
                 embeddings.shape[-1], targets.valid.shape[1], embeddings.device
             )
-            wanted = assign_points(grid, targets, strategy.model.n_queries).classes
+            taught = strategy.model.taught_queries
+            wanted = assign_points(grid, targets, taught).classes
             sums = torch.einsum("bkp,bdp->kd", wanted, F.normalize(embeddings.float()))
             total = sums if total is None else total + sums
     if total is None:

@@ -1,11 +1,16 @@
+import json
 import math
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from avalanche.benchmarks import CLScenario, EagerCLStream
 from avalanche.benchmarks.scenarios.dataset_scenario import DatasetExperience
-from avalanche.benchmarks.scenarios.online import split_online_stream
+from avalanche.benchmarks.scenarios.online import (
+    split_continuous_linear_decay_stream,
+    split_online_stream,
+)
 from avalanche.benchmarks.utils import DataAttribute, TaskLabels
 from avalanche.benchmarks.utils.classification_dataset import (
     TaskAwareSupervisedClassificationDataset,
@@ -13,7 +18,10 @@ from avalanche.benchmarks.utils.classification_dataset import (
 from avalanche.core import SupervisedPlugin
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.supervised import JointTraining, Naive
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from avalanche_vilco.evaluation.matrix import TaskMatrix
 from avalanche_vilco.evaluation.metrics.continual import (
     average_performance_metrics,
     backward_forgetting_metrics,
@@ -221,12 +229,47 @@ def test_partial_evaluations_fill_a_row_together(benchmark):
     assert whole[f"BwF_{NAME}/eval_phase/test_stream"] == 0.5
 
 
-def test_training_an_experience_again_starts_its_row_again(benchmark):
+def test_an_experience_trained_again_is_a_step_of_its_own(benchmark):
     (metric,) = task_matrix_metrics()
     strategy, _ = run(metric, benchmark, n=2)
     strategy.train(benchmark.train_stream[1])
     strategy.eval(benchmark.test_stream[1])
-    assert rows_of(metric)[:2] == [TAUGHT[0], [None, 3, None]]
+    assert rows_of(metric) == [*TAUGHT[:2], [None, 3, None]]
+    assert metric.matrices[NAME].taught == ({0}, {1}, {1})
+
+
+def test_training_that_broke_off_and_began_again_is_one_step(benchmark):
+    class Breaks(SupervisedPlugin):
+        def after_training_iteration(self, strategy, **kwargs):
+            strategy.plugins.remove(self)
+            raise KeyboardInterrupt
+
+    (metric,) = task_matrix_metrics()
+    strategy, _ = run(metric, benchmark, n=1)
+    strategy.plugins.insert(0, Breaks())
+    with pytest.raises(KeyboardInterrupt):
+        strategy.train(benchmark.train_stream[1])
+    strategy.train(benchmark.train_stream[1])
+    strategy.model.n_right = SKILLS[1]
+    strategy.eval(benchmark.test_stream)
+    assert rows_of(metric) == TAUGHT[:2]
+
+
+def test_rows_are_what_was_learnt_in_the_order_of_learning(benchmark):
+    """Train 1, then 0: a mean over the two learnt, and nothing forgotten of 1."""
+    (metric,) = task_matrix_metrics(k=(1,), tiou=(0.5,))
+    strategy = strategy_of([metric])
+    for index, skills in ((1, {0: 3, 1: 2, 2: 4}), (0, {0: 4, 1: 2, 2: 4})):
+        strategy.train(benchmark.train_stream[index])
+        strategy.model.n_right = skills
+        result = strategy.eval(benchmark.test_stream)
+    assert rows_of(metric) == [[None, 2, None], [4, 2, None]]
+    assert result[f"Average{NAME}/eval_phase/test_stream"] == (4 + 2) / 2 / N_CLIPS
+    assert result[f"BwF_{NAME}/eval_phase/test_stream"] == 0.0
+    matrix = metric.matrices[NAME]
+    assert matrix.why(0, 0) == (
+        "queries of experience 0 are not learnt yet after experience 1 (step 0)"
+    )
 
 
 def test_evaluation_before_training_fills_no_row(benchmark):
@@ -273,7 +316,7 @@ def test_scores_of_a_half_trained_model_do_not_outlive_the_next_iteration(benchm
     observer = Observes(metric)
     strategy = strategy_of([metric], train_epochs=2, eval_every=1, plugins=[observer])
     strategy.train(benchmark.train_stream[0], eval_streams=[benchmark.test_stream])
-    nothing = [[None] * 3] * 3
+    nothing = [[None] * 3]
     assert observer.rows == [None, None, nothing, nothing]
 
 
@@ -286,23 +329,25 @@ def test_periodic_evaluation_leaves_the_rows_before_alone(benchmark):
     assert rows_of(metric)[:2] == [TAUGHT[0], [4, 2, None]]
 
 
-def test_joint_training_fills_the_row_of_its_last_experience(benchmark):
+def test_joint_training_is_one_step_that_teaches_all(benchmark):
     (metric,) = task_matrix_metrics()
     strategy = strategy_of([metric], JointTraining)
     strategy.train(benchmark.train_stream)
     strategy.model.n_right = {0: 4, 1: 2, 2: 3}
     result = strategy.eval(benchmark.test_stream)
-    assert rows_of(metric) == [[None] * 3, [None] * 3, [4, 2, 3]]
+    assert rows_of(metric) == [[4, 2, 3]]
+    assert metric.matrices[NAME].taught == ({0, 1, 2},)
     name = f"Average{NAME}/eval_phase/test_stream"
     assert result[name] == pytest.approx(3 / N_CLIPS)
     assert f"BwF_{NAME}/eval_phase/test_stream" not in result
 
 
-def test_parts_of_an_experience_fill_the_row_of_the_experience(benchmark):
+@pytest.mark.parametrize("has_boundaries", [False, True])
+def test_parts_of_an_experience_fill_one_row(benchmark, has_boundaries):
     (metric,) = task_matrix_metrics()
     strategy = strategy_of([metric])
     for experience in split_online_stream(
-        benchmark.train_stream, experience_size=2, access_task_boundaries=True
+        benchmark.train_stream, 2, access_task_boundaries=has_boundaries
     ):
         strategy.train(experience)
         index = experience.origin_experience.current_experience
@@ -311,10 +356,75 @@ def test_parts_of_an_experience_fill_the_row_of_the_experience(benchmark):
     assert rows_of(metric) == TAUGHT
 
 
+def test_parts_of_several_experiences_at_once_are_refused(benchmark):
+    stream = split_continuous_linear_decay_stream(
+        benchmark.train_stream, 2, iters_per_virtual_epoch=2, beta=3, shuffle=True
+    )
+    with pytest.raises(ValueError, match="split the stream with split_online_stream"):
+        strategy_of(task_matrix_metrics()).train(next(iter(stream)))
+
+
+one = st.integers(0, 2)
+lessons = st.one_of(
+    st.tuples(st.sampled_from(["whole", "parts"]), one.map(lambda j: [j])),
+    st.tuples(st.just("joint"), st.sets(one, min_size=1).map(sorted)),
+)
+skills = st.lists(st.integers(0, N_CLIPS), min_size=3, max_size=3)
+
+
+def numbers_of(p, taught, i):
+    """P_i, BwF_i and maximum forgetting by their definitions, None where undefined."""
+    learnt = set().union(*taught[: i + 1])
+    lost, most = [], []
+    for j in set().union(*taught[:i]) - taught[i]:
+        lessons = [step for step in range(i) if j in taught[step]]
+        lost.append(p[lessons[-1]][j] - p[i][j])
+        most.append(max(p[step][j] for step in range(lessons[0], i)) - p[i][j])
+    means = [sum(v) / len(v) if v else None for v in (lost, most)]
+    return [sum(p[i][j] for j in learnt) / len(learnt), *means]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(lessons, skills), min_size=1, max_size=6))
+def test_any_sequence_of_steps_has_the_numbers_of_the_definitions(sequence):
+    benchmark = benchmark_of()
+    (metric,) = task_matrix_metrics(k=(1,), tiou=(0.5,))
+    naive = strategy_of([metric])
+    for (kind, numbers), found in sequence:
+        experiences = [benchmark.train_stream[j] for j in numbers]
+        if kind == "joint":
+            strategy_of([metric], JointTraining).train(experiences)
+        else:
+            whole = kind == "whole"
+            naive.train(experiences if whole else split_online_stream(experiences, 3))
+        naive.model.n_right = dict(enumerate(found))
+        naive.eval(benchmark.test_stream)
+    taught = [set(numbers) for (_, numbers), _ in sequence]
+    p = [[n / N_CLIPS for n in found] for _, found in sequence]
+    matrix = metric.matrices[NAME]
+    assert [set(step) for step in matrix.taught] == taught
+    for i, row in enumerate(matrix.values):
+        known = set(np.flatnonzero(~np.isnan(row)))
+        assert known == set().union(*taught[: i + 1])
+        ours = (
+            matrix.average(i),
+            matrix.backward_forgetting(i),
+            matrix.maximum_forgetting(i),
+        )
+        for value, expected in zip(ours, numbers_of(p, taught, i), strict=True):
+            if expected is None:
+                assert math.isnan(value)
+            else:
+                assert value == pytest.approx(expected)
+    again = TaskMatrix.from_dict(json.loads(json.dumps(matrix.to_dict())))
+    assert again.to_dict() == matrix.to_dict()
+    assert again.to_text() == matrix.to_text()
+
+
 def test_an_experience_beyond_the_matrix_is_an_error(benchmark):
     (metric,) = task_matrix_metrics(n_experiences=2)
     with pytest.raises(
-        ValueError, match=r"expected experiences below 2, .* got p\[0, 2"
+        ValueError, match=r"expected experiences below 2, .* trained or evaluated 2"
     ):
         run(metric, benchmark)
 
@@ -324,7 +434,7 @@ def test_training_more_experiences_than_are_evaluated_is_an_error(benchmark):
     strategy, _ = run(metric, benchmark_of((N_CLIPS,)), n=1)
     strategy.train(benchmark.train_stream[2])
     with pytest.raises(
-        ValueError, match=r"expected experiences below 1, .* got p\[2, 0"
+        ValueError, match=r"expected experiences below 1, .* trained or evaluated 2"
     ):
         strategy.eval(benchmark_of((N_CLIPS,)).test_stream)
 

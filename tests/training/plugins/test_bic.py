@@ -105,8 +105,6 @@ def test_a_fitted_correction_is_frozen() -> None:
 class Fixed(nn.Module):
     """A teacher of one old query with a given output."""
 
-    n_queries = 1
-
     def __init__(self, output: Tensor) -> None:
         super().__init__()
         self.output = output
@@ -118,6 +116,7 @@ class Fixed(nn.Module):
 def test_loss_is_shared_as_queries_are_by_hand() -> None:
     plugin = BiCPlugin(10, temperature=1.0, distillation_weight=2.0)
     plugin.teacher = Fixed(torch.tensor([log(3) - 1, 0.5, 0.5])[None, :, None])
+    plugin.old_share = 1 / 4
     plugin.bias_layers.append(layer_of([0], 1.0, 1.0))
     output = torch.tensor([-1.0, 9.0, 9.0, 9.0, 1.0, 1.0])[None, :, None]
     loop = SimpleNamespace(mb_x=None, mb_output=output, loss=torch.tensor(4.0))
