@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from avalanche_vilco.benchmarks.items import check_disjoint_parents
-from avalanche_vilco.benchmarks.sources import FEATURE_FOLDER
+from avalanche_vilco.benchmarks.sources import features_in
 from avalanche_vilco.core.diagnosis import COPY_AGAIN, Diagnosis
 from avalanche_vilco.core.errors import DataError, FeatureError
 from avalanche_vilco.core.files import plain_name, read_content
 from avalanche_vilco.core.schema import decode_json
 from avalanche_vilco.data.features import (
+    READABLE,
     SUFFIXES,
     FeatureFolder,
     StoredFeatures,
@@ -161,7 +162,7 @@ def examine_parts(
     sentences, embeddings = narration_files(root)
     sentences = diagnosis.path_of("narrations", sentences)
     embeddings = diagnosis.path_of("narration_features", embeddings)
-    features = diagnosis.path_of("features", root / FEATURE_FOLDER)
+    features = diagnosis.path_of("features", features_in(root))
     text = diagnosis.path_of("query_text", text)
     diagnosis.settle_depth(features, embeddings)
     with diagnosis.guard("features", features):
@@ -230,8 +231,7 @@ def _examine_features(
     known: Iterable[str],
 ) -> None:
     if not source.exists():
-        remedy = f"expected one file a clip, <clip_uid> + {', '.join(SUFFIXES)}"
-        diagnosis.fault("features", source, "no features", remedy)
+        diagnosis.fault("features", source, "no features", f"expected {READABLE}")
         return
     store = open_features(source)
     counts: dict[str, Any] = {"form": type(store).__name__}

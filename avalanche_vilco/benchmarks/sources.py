@@ -15,6 +15,8 @@ from avalanche_vilco.benchmarks.items import Item, drop_clips
 from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.core.settings import check_options, option_types
 from avalanche_vilco.data.features import (
+    ALL_CLIPS,
+    READABLE,
     TOLERANCE_STEPS,
     CachedFeatures,
     FeatureSource,
@@ -43,9 +45,9 @@ class FeatureSources:
     """Where the features of clips are, and how they are read."""
 
     features: FeatureSource | None = None
-    """Where features are, if not in ``dataset_root/features``: a path, a store, or
-    several to be concatenated on channels, as
-    :func:`~avalanche_vilco.data.features.open_features` takes them."""
+    """Where features are, if not in ``dataset_root/features`` or in one file of that
+    name, such as ``features.h5``: a path, a store, or several to be concatenated on
+    channels, as :func:`~avalanche_vilco.data.features.open_features` takes them."""
     features_of: Literal["clips", "videos"] = "clips"
     """``"videos"`` if the source has whole parent videos, from which clips are cut."""
     grid: Annotated[int, Meta(ge=1)] | None = None
@@ -59,7 +61,11 @@ class FeatureSources:
     out and counts them."""
     length_tolerance: Annotated[float, Meta(ge=0)] = TOLERANCE_STEPS
     """Accepted difference, in steps, between the features' length and duration x
-    rate."""
+    rate + 1 - ``window_steps``."""
+    window_steps: Annotated[float, Meta(gt=0, le=1000)] = 1.0
+    """Steps that one step of the encoder saw, its window over its stride: 2 for windows
+    of 32 frames every 16, of which fewer fit into a clip. It changes which lengths are
+    expected of clips that were extracted one by one, and nothing else."""
 
 
 def checked_sources(kind: type[S], given: S | Mapping[str, Any] | None) -> S:
@@ -176,6 +182,16 @@ def annotation_files(
     return {subset: found[subset] for subset in names}
 
 
+def features_in(root: Path) -> Path:
+    """Features of a data root: the folder, else one file of all clips, if it is alone.
+
+    :param root: the root.
+    """
+    folder = root / FEATURE_FOLDER
+    files = [path for path in map(folder.with_suffix, ALL_CLIPS) if path.exists()]
+    return files[0] if len(files) == 1 and not folder.exists() else folder
+
+
 def open_clip_features(
     items: Sequence[Item],
     clips: Mapping[str, MomentClip],
@@ -199,8 +215,8 @@ def open_clip_features(
     source = sources.features
     if source is None:
         if files.root.folder is None:
-            raise FileNotFoundError("pass features=FOLDER with one file a clip")
-        source = files.root.folder / FEATURE_FOLDER
+            raise FileNotFoundError(f"pass features=PATH: {READABLE}")
+        source = features_in(files.root.folder)
     is_cut = sources.features_of == "videos"
     cuts = _cuts(list(clips.values())) if is_cut else None
     store = open_features(source, cuts=cuts, grid=sources.grid)
@@ -211,7 +227,8 @@ def open_clip_features(
         reasons = dict.fromkeys(missing, "no feature file")
         items = drop_clips(items, reasons, files.report, stage="features", units=units)
     read = [clips[clip_id] for clip_id in dict.fromkeys(i.clip_id for i in items)]
-    expected = {c.clip_id: c.duration_sec * c.features_per_sec for c in read}
+    lost = 0.0 if is_cut else sources.window_steps - 1
+    expected = {c.clip_id: c.duration_sec * c.features_per_sec - lost for c in read}
     store.preflight(expected, tolerance=sources.length_tolerance)
     return store, list(items)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -42,19 +43,23 @@ class PerProcess(Generic[T]):
 _INHERITED: list[Any] = []
 
 
-def import_lmdb() -> ModuleType:
-    """The package ``lmdb``, an optional extra.
+_EXTRAS = {"lmdb": ("LMDB", "lmdb"), "h5py": ("HDF5", "h5")}
+"""Package -> what its files are called, and our extra that brings it."""
+
+
+def import_extra(package: str) -> ModuleType:
+    """An optional package that reads files of one kind, ``lmdb`` or ``h5py``.
 
     :raises ImportError: not installed; says how.
     """
+    kind, extra = _EXTRAS[package]
     try:
-        import lmdb
+        return import_module(package)
     except ImportError:
         raise ImportError(
-            "LMDB files need the package lmdb, an optional extra: "
-            "pip install 'avalanche-vilco[lmdb]'"
+            f"{kind} files need the package {package}, an optional extra: "
+            f"pip install 'avalanche-vilco[{extra}]'"
         ) from None
-    return lmdb
 
 
 class LmdbValues:
@@ -100,7 +105,7 @@ def open_lmdb(path: Path | str) -> Any:
     :raises DataError: it is no LMDB, or it is truncated.
     """
     path = Path(path)
-    lmdb = import_lmdb()
+    lmdb = import_extra("lmdb")
     file = path / "data.mdb" if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(f"no LMDB at {path}: expected {file}")

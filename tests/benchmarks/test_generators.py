@@ -4,19 +4,28 @@ import gzip
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from avalanche_vilco import vilco_mq, vilco_nlq
+from avalanche_vilco.benchmarks.sources import (
+    DataRoot,
+    FeatureSources,
+    open_clip_features,
+)
 from avalanche_vilco.benchmarks.vilco_mq.generator import unlabelled_mq
 from avalanche_vilco.benchmarks.vilco_mq.sources import MQSources
 from avalanche_vilco.benchmarks.vilco_nlq.generator import unlabelled_nlq
 from avalanche_vilco.benchmarks.vilco_nlq.sources import NLQSources
 from avalanche_vilco.core.errors import DataError, FeatureError
+from avalanche_vilco.data.moments import MomentClip
 from avalanche_vilco.experiments.doctor import examine
 
 
@@ -109,7 +118,7 @@ def test_annotations_may_be_archives(case: Case) -> None:
 
 
 def test_annotations_without_features_say_so(case: Case) -> None:
-    with pytest.raises(FileNotFoundError, match="pass features=FOLDER"):
+    with pytest.raises(FileNotFoundError, match=r"pass features=PATH.*\.h5"):
         case.build(sources={"annotations": case.root})
 
 
@@ -178,6 +187,29 @@ def test_features_of_another_length_are_refused_unless_tolerated(case: Case) -> 
     with pytest.raises(FeatureError, match=r"expected \d+\.\d steps .* but got 7"):
         case.build(case.root)
     case.build(case.root, sources={"length_tolerance": 1000})
+
+
+def test_features_may_lie_in_one_file_of_the_root(case: Case) -> None:
+    folder = case.root / "features"
+    plain = case.build(case.root).datasets["test"][0][0]["features"]
+    tensors = {path.stem: torch.load(path) for path in folder.iterdir()}
+    shutil.rmtree(folder)
+    torch.save(tensors, case.root / "features.pt")
+    read = case.build(case.root).datasets["test"][0][0]["features"]
+    assert torch.equal(read, plain)
+
+
+@pytest.mark.parametrize(("steps", "fits"), [(5, True), (6, True), (8, False)])
+def test_lengths_follow_the_window_of_the_encoder(steps, fits, tmp_path) -> None:
+    """100 frames, windows of 32 every 16: five, six with one added at the end."""
+    torch.save(torch.ones(steps, 32), tmp_path / "clip.pt")
+    none = np.zeros((0, 2)), np.zeros(0, int)
+    clips = {"clip": MomentClip("clip", "v", "train", 100 / 30, 30 / 16, *none)}
+    sources = FeatureSources(features=tmp_path, window_steps=2)
+    items: Any = [SimpleNamespace(clip_id="clip")]
+    files: Any = SimpleNamespace(root=DataRoot(None, "", False))
+    with nullcontext() if fits else pytest.raises(FeatureError, match="_tolerance=2"):
+        open_clip_features(items, clips, sources, files, ())
 
 
 def test_features_can_be_several_sources_and_a_store(case: Case) -> None:

@@ -1,16 +1,19 @@
 """Frozen video features on disk, read lazily through one protocol.
 
-:func:`open_features` opens a folder, a packed file, an LMDB or a list of these.
+:func:`open_features` opens a folder, one file of all clips, or a list of these.
 """
 
 from avalanche_vilco.data.features.concatenated import ConcatFeatures
 from avalanche_vilco.data.features.database import LmdbFeatures
 from avalanche_vilco.data.features.folder import SUFFIXES, FeatureFolder
+from avalanche_vilco.data.features.hdf5 import Hdf5Features
 from avalanche_vilco.data.features.npz import NpzFeatures
 from avalanche_vilco.data.features.packed import PackedFeatures
 from avalanche_vilco.data.features.packing import pack_features
 from avalanche_vilco.data.features.parent import ParentCut, ParentFeatures
 from avalanche_vilco.data.features.sources import (
+    ALL_CLIPS,
+    READABLE,
     FeatureSource,
     open_features,
     open_tokens,
@@ -20,6 +23,7 @@ from avalanche_vilco.data.features.store import (
     FeatureStore,
     StoredFeatures,
 )
+from avalanche_vilco.data.features.torch_file import TorchFeatures
 from avalanche_vilco.data.features.wrapped import (
     CachedFeatures,
     GridFeatures,
@@ -28,14 +32,17 @@ from avalanche_vilco.data.features.wrapped import (
 )
 
 __all__ = [
-    "TOLERANCE_STEPS",
+    "ALL_CLIPS",
+    "READABLE",
     "SUFFIXES",
+    "TOLERANCE_STEPS",
     "CachedFeatures",
     "ConcatFeatures",
     "FeatureFolder",
     "FeatureSource",
     "FeatureStore",
     "GridFeatures",
+    "Hdf5Features",
     "LmdbFeatures",
     "NpzFeatures",
     "PackedFeatures",
@@ -43,6 +50,7 @@ __all__ = [
     "ParentFeatures",
     "ShuffledFeatures",
     "StoredFeatures",
+    "TorchFeatures",
     "open_features",
     "open_tokens",
     "pack_features",

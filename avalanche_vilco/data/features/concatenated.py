@@ -110,6 +110,6 @@ class ConcatFeatures(WrappedFeatures):
     def _fault(self, *faults: str) -> FeatureError:
         hint = (
             "sources must be extracted at one rate; resize each to one grid if their "
-            "rates differ, or raise the tolerance"
+            "rates differ, or pass ConcatFeatures(sources, tolerance=...)"
         )
         return FeatureError(f"{len(self.sources)} sources", faults, hint)

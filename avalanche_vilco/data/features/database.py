@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from avalanche_vilco.core.handles import LmdbValues, import_lmdb
-from avalanche_vilco.data.features.npz import npz_array, npz_header
+from avalanche_vilco.core.handles import LmdbValues, import_extra
+from avalanche_vilco.data.features.npz import NpzArchive
 from avalanche_vilco.data.features.store import Header, KeyedFeatures
 
 DATA_FILE = "data.mdb"
@@ -42,13 +42,9 @@ class LmdbFeatures(KeyedFeatures[LmdbValues]):
     kind = "LMDB"
 
     def __init__(self, path: Path | str) -> None:
-        import_lmdb()
+        import_extra("lmdb")
         path = Path(path)
         super().__init__(path, LmdbValues, path / DATA_FILE if path.is_dir() else path)
-
-    def ids(self) -> set[str]:
-        """All keys of the database."""
-        return self._opened.keys()
 
     def time_scale(self, clip_id: str) -> float:
         """As noted when a raw array was packed, 1.0 otherwise."""
@@ -60,15 +56,15 @@ class LmdbFeatures(KeyedFeatures[LmdbValues]):
         value = self._value(clip_id)
         if value[:2] != _ZIP_MAGIC:
             return super()._header(clip_id)
-        shape, dtype = npz_header(value, self.max_array_bytes)
-        return Header(shape, np.issubdtype(dtype, np.floating))
+        return NpzArchive(value).header(self.max_array_bytes)
 
     def _stored(self, clip_id: str) -> np.ndarray:
         value = self._value(clip_id)
         if _is_raw(value):
             return _raw_array(value)
         if value[:2] == _ZIP_MAGIC:
-            return npz_array(value, self.max_array_bytes, checked=self.checks_sums)
+            archive = NpzArchive(value)
+            return archive.array(self.max_array_bytes, checked=self.checks_sums)
         raise ValueError(f"the value of {clip_id} is neither a raw array nor an npz")
 
     def _has(self, clip_id: str) -> bool:

@@ -1,28 +1,32 @@
-"""A folder with one feature file a clip: ``.safetensors``, ``.npy`` or ``.pt``."""
+"""A folder with one feature file a clip."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
-from pickle import UnpicklingError
+from typing import Any
 
 import numpy as np
-import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from avalanche_vilco.data.features.hdf5 import HDF5_SUFFIXES, hdf5_dataset
+from avalanche_vilco.data.features.npz import NpzArchive
 from avalanche_vilco.data.features.store import StoredFeatures
+from avalanche_vilco.data.features.torch_file import torch_tensor
 
-SUFFIXES = (".safetensors", ".npy", ".pt")
+SUFFIXES = (".safetensors", ".npy", ".pt", ".pth", ".npz", *HDF5_SUFFIXES)
 _PLAIN_NAME = re.compile(r"[^./\\:\0][^/\\:\0]{0,199}")
 
 
 class FeatureFolder(StoredFeatures):
-    """A folder with one file a clip: ``<clip_uid>.pt``, ``.npy`` or ``.safetensors``.
+    """A folder with one file a clip: ``<clip_uid>.pt``, or another of ``SUFFIXES``.
 
-    Files hold one floating tensor (T, C), T steps of C channels; float16, bfloat16
-    and float64 are read as float32. Files are memory-mapped, ``.pt`` with
-    ``weights_only=True``; a ``.safetensors`` file holds one tensor of any key.
+    Files hold one floating tensor (T, C), T steps of C channels, of any key where the
+    format has keys; float16, bfloat16 and float64 are read as float32. Files are
+    memory-mapped, torch's with ``weights_only=True``; compressed ``.npz`` are unpacked,
+    of HDF5 the window is read.
     Two files of one clip are an error: which one is meant cannot be known. An id
     that is no plain file name is refused, so that nothing outside is read.
 
@@ -35,7 +39,8 @@ class FeatureFolder(StoredFeatures):
         if not self.folder.is_dir():
             raise FileNotFoundError(
                 f"no feature folder at {self.folder}; pass features=FOLDER with one "
-                f"file a clip (<clip_uid> + {', '.join(SUFFIXES)})"
+                f"file a clip (<clip_uid> + {', '.join(SUFFIXES)}), or one file of all "
+                "clips"
             )
 
     @property
@@ -69,26 +74,24 @@ class FeatureFolder(StoredFeatures):
         """All clips that have a file."""
         return {p.stem for p in self.folder.iterdir() if p.suffix in SUFFIXES}
 
-    def _stored(self, clip_id: str) -> Tensor | np.ndarray:
+    def contents(self) -> str:
+        """What lies in the folder, by suffix."""
+        names = sorted(path.name for path in self.folder.iterdir())
+        kinds = Counter(Path(name).suffix or "without suffix" for name in names)
+        listed = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common(4))
+        return f"the folder has {listed}, {names[0]} first" if names else "it is empty"
+
+    def _stored(self, clip_id: str) -> Any:
         path = self.path(clip_id)
         if path.suffix == ".npy":
             return np.lib.format.open_memmap(path, mode="r")
-        return _map_pt(path) if path.suffix == ".pt" else _map_safetensors(path)
-
-
-def _map_pt(path: Path) -> Tensor:
-    # Files of before torch 1.6 are not zip archives and cannot be mapped.
-    with path.open("rb") as file:
-        is_zip = file.read(2) == b"PK"
-    try:
-        loaded = torch.load(path, weights_only=True, mmap=is_zip, map_location="cpu")
-    except UnpicklingError:
-        # torch's own message advises to switch the check off.
-        raise TypeError("refused, it holds other objects than a tensor") from None
-    if not isinstance(loaded, Tensor) or loaded.layout != torch.strided:
-        kind = getattr(loaded, "layout", type(loaded).__name__)
-        raise TypeError(f"expected one dense tensor but got a {kind}")
-    return loaded.detach()
+        if path.suffix == ".safetensors":
+            return _map_safetensors(path)
+        if path.suffix == ".npz":
+            return NpzArchive(path).array(self.max_array_bytes)
+        if path.suffix in HDF5_SUFFIXES:
+            return hdf5_dataset(path, self.max_array_bytes)
+        return torch_tensor(path)
 
 
 def _map_safetensors(path: Path) -> Tensor:

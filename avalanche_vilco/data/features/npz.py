@@ -9,19 +9,24 @@ from __future__ import annotations
 import io
 import math
 import zipfile
+from collections.abc import Collection
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 import numpy as np
 
-from avalanche_vilco.data.features.store import KeyedFeatures
+from avalanche_vilco.data.features.store import Header, KeyedFeatures
 
 ARRAY_NAMES = ("token_features", "features")
 """Names under which public code stores an array, the first found counts."""
 _NPY_HEADER_BYTES = 2**14
 
 
-class NpzFeatures(KeyedFeatures[zipfile.ZipFile]):
+class NpzFeatures(KeyedFeatures["NpzArchive"]):
     """One npz archive with an array (T, C) a clip, or (L, C) a sentence.
+
+    The archive is mapped; an array that is not compressed is held against its checksum
+    when a process first reads it, and then a window copies its own bytes only.
 
     :param file: the archive.
     :raises FileNotFoundError: no such file.
@@ -30,85 +35,101 @@ class NpzFeatures(KeyedFeatures[zipfile.ZipFile]):
     kind = "npz archive"
 
     def __init__(self, file: Path | str) -> None:
-        super().__init__(file, zipfile.ZipFile)
+        super().__init__(file, NpzArchive)
 
-    def ids(self) -> set[str]:
-        """Names of all arrays."""
-        names = self._opened.namelist()
-        return {name.removesuffix(".npy") for name in names if name.endswith(".npy")}
+    def _header(self, clip_id: str) -> Header:
+        return self._holding(clip_id).header(self.max_array_bytes, clip_id)
 
     def _stored(self, clip_id: str) -> np.ndarray:
-        try:
-            entry = self._opened.getinfo(f"{clip_id}.npy")
-        except KeyError:
-            raise self._no_key(clip_id) from None
-        with self._opened.open(bounded(entry, self.max_array_bytes)) as file:
-            # Reading a stated size bounds what a lying archive can unpack.
-            return npy_array(file.read(entry.file_size))
+        archive = self._holding(clip_id)
+        is_new = clip_id not in archive.sound
+        array = archive.array(self.max_array_bytes, clip_id, checked=is_new)
+        archive.sound.add(clip_id)
+        return array
 
 
-def npz_array(
-    value: memoryview, max_bytes: int, *, checked: bool = False
-) -> np.ndarray:
-    """The features in an npz archive, a view of it if they are not compressed.
+class NpzArchive:
+    """An npz archive of others: what it declares is checked before it is unpacked.
 
-    :param value: bytes of the archive.
-    :param max_bytes: a larger array is refused.
-    :param checked: copy them, and hold them against the archive's checksum.
-    :return: read-only array.
-    :raises ValueError: no array of the known names, too large, or objects.
+    :param source: its bytes, or its file, which is mapped.
     :raises zipfile.BadZipFile: truncated or damaged.
     """
-    stream = _Stream(value)
-    with zipfile.ZipFile(stream) as archive:
-        entry = bounded(_feature_entry(archive), max_bytes)
-        with archive.open(entry) as file:
+
+    def __init__(self, source: memoryview | Path) -> None:
+        if isinstance(source, Path):
+            with source.open("rb") as file:
+                source = memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
+        self._value, self._stream = source, _Stream(source)
+        self._zip = zipfile.ZipFile(self._stream)
+        found = {entry.filename: entry for entry in self._zip.infolist()}
+        self._entries = {n[:-4]: e for n, e in found.items() if n.endswith(".npy")}
+        self.sound: set[str] = set()
+        """Arrays whose checksum was seen to hold."""
+
+    def keys(self) -> Collection[str]:
+        """Names of all arrays."""
+        return self._entries.keys()
+
+    def array(
+        self, max_bytes: int, name: str | None = None, *, checked: bool = False
+    ) -> np.ndarray:
+        """An array, read-only, a view of the archive if it is not compressed.
+
+        :param max_bytes: a larger array is refused.
+        :param name: default one of ``ARRAY_NAMES``, or the only one.
+        :param checked: copy it, and hold it against the archive's checksum.
+        :raises ValueError: no such array, too large, or objects.
+        :raises zipfile.BadZipFile: truncated or damaged.
+        """
+        entry = self._entry(max_bytes, name)
+        with self._zip.open(entry) as file:
             if checked or entry.compress_type != zipfile.ZIP_STORED:
+                # Reading a stated size bounds what a lying archive can unpack.
                 return npy_array(file.read(entry.file_size))
             # Opening has read up to the content. A copy would cost more than reading.
-            start = stream.tell()
-            return npy_array(value[start : start + entry.compress_size])
+            start = self._stream.tell()
+            return npy_array(self._value[start : start + entry.compress_size])
 
-
-def npz_header(value: memoryview, max_bytes: int) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type of the features in an npz archive, without unpacking it.
-
-    :raises Exception: as :func:`npz_array` does.
-    """
-    with zipfile.ZipFile(_Stream(value)) as archive:
-        entry = bounded(_feature_entry(archive), max_bytes)
-        with archive.open(entry) as file:
+    def header(self, max_bytes: int, name: str | None = None) -> Header:
+        """Shape and kind of an array, not unpacked; as :meth:`array` otherwise."""
+        entry = self._entry(max_bytes, name)
+        with self._zip.open(entry) as file:
             start = file.read(min(_NPY_HEADER_BYTES, entry.file_size))
         shape, _, dtype, _ = _layout(start, entry.file_size)
-    return shape, dtype
+        return Header(shape, np.issubdtype(dtype, np.floating))
+
+    def _entry(self, max_bytes: int, name: str | None) -> zipfile.ZipInfo:
+        if name is None:
+            name = array_name(self._entries)
+        entry = self._entries[name]
+        if entry.file_size > max_bytes:
+            raise ValueError(
+                f"{entry.filename} declares {entry.file_size} bytes; more than "
+                f"{max_bytes} are refused"
+            )
+        # NumPy writes no others, of which a stated size cannot be unpacked alone.
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(
+                f"{entry.filename} is compressed by method {entry.compress_type}; "
+                "expected a member that is stored or deflated"
+            )
+        return entry
 
 
-def _feature_entry(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
-    entries = {entry.filename: entry for entry in archive.infolist()}
-    for name in ARRAY_NAMES:
-        if f"{name}.npy" in entries:
-            return entries[f"{name}.npy"]
-    names = " or ".join(ARRAY_NAMES)
-    raise ValueError(f"expected an array named {names} but got {list(entries)}")
+def array_name(names: Collection[str]) -> str:
+    """Which of the arrays of one clip are its features: see ``ARRAY_NAMES``.
 
-
-def bounded(entry: zipfile.ZipInfo, max_bytes: int) -> zipfile.ZipInfo:
-    """A member of which a reader unpacks the stated size and no more.
-
-    :raises ValueError: it declares more, or is neither stored nor deflated, which is
-        all that NumPy writes: of others a stated size cannot be unpacked alone.
+    :raises ValueError: none has such a name, nor is there one alone.
     """
-    if entry.file_size > max_bytes:
-        raise ValueError(
-            f"{entry.filename} declares {entry.file_size} bytes; more than "
-            f"{max_bytes} are refused"
-        )
-    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError(
-            f"{entry.filename} is compressed by method {entry.compress_type}; expected "
-            "a member that is stored or deflated"
-        )
-    return entry
+    for name in ARRAY_NAMES:
+        if name in names:
+            return name
+    if len(names) == 1:
+        return next(iter(names))
+    raise ValueError(
+        f"expected an array named {' or '.join(ARRAY_NAMES)}, or one alone, but got "
+        f"{list(names)[:9]}"
+    )
 
 
 def npy_array(content: bytes | memoryview) -> np.ndarray:

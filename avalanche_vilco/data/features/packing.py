@@ -11,7 +11,7 @@ from torch import Tensor
 
 from avalanche_vilco.core.errors import FeatureError
 from avalanche_vilco.core.files import safetensors_header, written_whole
-from avalanche_vilco.core.handles import import_lmdb
+from avalanche_vilco.core.handles import import_extra
 from avalanche_vilco.data.features.database import raw_value
 from avalanche_vilco.data.features.packed import RESERVED_KEY, TIME_SCALES
 from avalanche_vilco.data.features.store import FeatureStore, gathered, most_common
@@ -132,7 +132,7 @@ def _write_lmdb(
     steps: Iterable[tuple[str, Tensor]],
 ) -> None:
     n_bytes = sum(4 * n_steps * width + 2**14 for n_steps, width in shapes.values())
-    lmdb = import_lmdb()
+    lmdb = import_extra("lmdb")
     with lmdb.open(str(folder), map_size=n_bytes + 2**26, sync=False) as database:
         limit = database.max_key_size()
         for clip_id, features in steps:

@@ -79,9 +79,10 @@ class ParentFeatures(WrappedFeatures):
         cut = self._cut(clip_id)
         steps, channels = self.store.shape(cut.video_id)
         if cut.first >= steps:
-            raise _fault(
-                f"{self._place(clip_id)}: starts at step {cut.first} of {steps}"
-            )
+            problem = f"starts at step {cut.first} of {steps}"
+            if channels > cut.first:
+                problem += f"; is it transposed? Its shape is {(steps, channels)}"
+            raise _fault(f"{self._place(clip_id)}: {problem}")
         return min(cut.stop, steps) - cut.first, channels
 
     def read(self, clip_id: str, start: int = 0, stop: int | None = None) -> Tensor:
@@ -121,7 +122,8 @@ class ParentFeatures(WrappedFeatures):
             if abs(steps - expected) > tolerance:
                 faults.append(
                     f"{clip_id}: {self.locate(clip_id)}: expected {expected:.1f} steps "
-                    f"but the video's {lengths[video_id]} leave {steps}"
+                    f"but the video's {lengths[video_id]} leave {steps} "
+                    f"(length_tolerance={tolerance:g})"
                 )
         # Lengths are those found: what remains to be checked is the common width.
         faults += faults_of(self.store, lengths, tolerance)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from avalanche_vilco.core.errors import FeatureError
 from avalanche_vilco.core.handles import PerProcess
 
 T = TypeVar("T")
+K = TypeVar("K", bound="Keyed")
 
 TOLERANCE_STEPS = 2
 """Extraction tools add or drop a step at the end; more is another clip's file."""
@@ -92,7 +93,7 @@ class Header:
     is_floating: bool
 
     @classmethod
-    def of(cls, stored: Tensor | np.ndarray) -> Header:
+    def of(cls, stored: Any) -> Header:
         """Header of steps as stored, mapped where possible."""
         if isinstance(stored, Tensor):
             return cls(tuple(stored.shape), stored.is_floating_point())
@@ -130,8 +131,11 @@ class StoredFeatures(FeatureStore, ABC):
         """All clips that the store has."""
 
     @abstractmethod
-    def _stored(self, clip_id: str) -> Tensor | np.ndarray:
-        """Steps as stored, not copied; may raise anything: it becomes a named fault."""
+    def _stored(self, clip_id: str) -> Any:
+        """Steps as stored, not copied: a tensor, an array, or what is sliced like one.
+
+        May raise anything: it becomes a named fault.
+        """
 
     def _header(self, clip_id: str) -> Header:
         """Shape and kind of what is stored; may raise anything."""
@@ -147,6 +151,11 @@ class StoredFeatures(FeatureStore, ABC):
 
     def check_source(self) -> None:
         """Raise :class:`FeatureError` if no clip can be read at all."""
+
+    def contents(self) -> str:
+        """What the store has, in a few words, for messages."""
+        ids = sorted(self.ids())
+        return f"it has {len(ids)} entries{f', {ids[0]!r} first' if ids else ''}"
 
     def missing(self, clip_ids: Iterable[str]) -> list[str]:
         """Clips of which the store has nothing, in the order asked."""
@@ -203,19 +212,27 @@ class StoredFeatures(FeatureStore, ABC):
         headers, faults = gathered(self._checked_header, expected_steps)
         expected = {i: expected_steps[i] * self.time_scale(i) for i in headers}
         if not self._width:
-            # The width that most well-formed files have.
-            shapes = {i: h.shape for i, h in headers.items() if len(h.shape) == 2}
-            fits = [
-                s for i, s in shapes.items() if abs(s[0] - expected[i]) <= tolerance
-            ]
-            self._width = most_common(width for _, width in fits or shapes.values())
-        for clip_id, header in headers.items():
-            steps = expected[clip_id]
-            problem = _shape_problem(header, steps, self._width, tolerance)
-            if problem:
-                faults.append(f"{clip_id}: {self.locate(clip_id)}: {problem}")
-        if faults:
-            raise self._fault(*faults)
+            shapes = [(headers[i].shape, expected[i]) for i in headers]
+            self._width = _common_width(shapes, tolerance)
+        problems = {
+            i: problem
+            for i, header in headers.items()
+            if (problem := _shape_problem(header, expected[i], self._width, tolerance))
+        }
+        faults += [f"{i}: {self.locate(i)}: {problems[i]}" for i in problems]
+        if not faults:
+            return
+        hint = self.hint
+        lengths = [i for i, problem in problems.items() if _LENGTH in problem]
+        ratios = [headers[i].shape[0] / max(expected[i], 1.0) for i in lengths]
+        if 1 < len(ratios) == len(faults) and max(ratios) < 1.05 * min(ratios):
+            hint += (
+                f"; all these have {ratios[0]:.4g} times the steps expected: if that "
+                "is their rate, state it (fps of the annotations, or features_per_sec)"
+            )
+        elif not set(expected_steps).intersection(self.ids()):
+            hint = f"none of these clips is there: {self.contents()}; {hint}"
+        raise FeatureError(self.source, faults, hint)
 
     def _checked_header(self, clip_id: str) -> Header:
         with self._named(clip_id):
@@ -226,7 +243,7 @@ class StoredFeatures(FeatureStore, ABC):
         """Turn what a damaged file raises into an error that names the clip."""
         try:
             yield
-        except FeatureError:
+        except (FeatureError, ImportError):
             raise
         except Exception as error:  # damaged pickles raise almost anything
             name = Path(self.locate(clip_id)).name
@@ -239,7 +256,14 @@ class StoredFeatures(FeatureStore, ABC):
         return FeatureError(self.source, faults, self.hint)
 
 
-class KeyedFeatures(StoredFeatures, Generic[T]):
+class Keyed(Protocol):
+    """An open file with a key a clip."""
+
+    def keys(self) -> Collection[str]:
+        """All keys."""
+
+
+class KeyedFeatures(StoredFeatures, Generic[K]):
     """Base of the stores of one file, opened once a process, with a key a clip.
 
     :param source: what the user named.
@@ -254,7 +278,7 @@ class KeyedFeatures(StoredFeatures, Generic[T]):
     def __init__(
         self,
         source: Path | str,
-        open_file: Callable[[Path], T],
+        open_file: Callable[[Path], K],
         file: Path | None = None,
     ) -> None:
         super().__init__(source)
@@ -264,13 +288,23 @@ class KeyedFeatures(StoredFeatures, Generic[T]):
         self._handle = PerProcess(partial(open_file, self.file))
 
     @property
-    def _opened(self) -> T:
+    def _opened(self) -> K:
         try:
             return self._handle.get()
         except Exception as error:  # also a JSON error of the metadata
             first = str(error).partition("\n")[0]
             problem = f"is damaged, truncated or no {self.kind}: {first}"
             raise self._fault(f"{self.file}: {problem}") from error
+
+    def _holding(self, clip_id: str) -> K:
+        """The open file, if it has the clip."""
+        if clip_id not in self._opened.keys():  # noqa: SIM118
+            raise self._no_key(clip_id)
+        return self._opened
+
+    def ids(self) -> Collection[str]:
+        """All keys of the file."""
+        return self._opened.keys()
 
     def check_source(self) -> None:
         """Raise :class:`FeatureError` if the file cannot be opened."""
@@ -356,6 +390,24 @@ def most_common(numbers: Iterable[int]) -> int | None:
     return max(counts, key=counts.__getitem__, default=None)
 
 
+def _common_width(
+    shapes: Iterable[tuple[tuple[int, ...], float]], tolerance: float
+) -> int | None:
+    """Width of most clips as long as expected, else of transposed, else of any."""
+    as_expected, transposed, others = [], [], []
+    for shape, expected in shapes:
+        if len(shape) == 2 and abs(shape[0] - expected) <= tolerance:
+            as_expected.append(shape[1])
+        elif len(shape) == 2 and abs(shape[1] - expected) <= tolerance:
+            transposed.append(shape[0])
+        elif len(shape) == 2:
+            others.append(shape[1])
+    return most_common(as_expected or transposed or others)
+
+
+_LENGTH = "steps (duration x features a second of the annotation"
+
+
 def _malformed(header: Header) -> str | None:
     if not header.is_floating:
         return "expected a floating dtype but got integers or bytes"
@@ -373,12 +425,15 @@ def _shape_problem(
         return malformed
     steps, channels = shape = header.shape
     if abs(steps - expected) > tolerance and abs(channels - expected) <= tolerance:
-        return f"transposed: expected (T, C) = ({expected:.0f}, {width}), got {shape}"
+        return (
+            f"transposed: expected (T, C) = ({expected:.0f}, {width}), got {shape}; "
+            "save its transpose"
+        )
     if channels != width:
         return f"expected {width} channels as in the other files but got {channels}"
     if abs(steps - expected) > tolerance:
         return (
-            f"expected {expected:.1f} steps (duration x fps of the annotation, "
-            f"tolerance {tolerance}) but got {steps}"
+            f"expected {expected:.1f} {_LENGTH}, "
+            f"length_tolerance={tolerance:g}) but got {steps}"
         )
     return None

@@ -139,7 +139,10 @@ def test_truncated_database_is_one_named_fault(keep, tmp_path):
 
 
 BAD_VALUES = {
-    "other names": (archive(x=features()), "expected an array named token_features"),
+    "other names": (
+        archive(x=features(), y=features()),
+        "expected an array named token_features",
+    ),
     "text": (b"404: Not Found", "neither a raw array nor an npz"),
     "nothing": (b"", "neither a raw array nor an npz"),
     "half an archive": (archive(features=features())[:200], "BadZipFile"),

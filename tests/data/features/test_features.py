@@ -26,11 +26,24 @@ def save(folder: Path, clip_id: str, tensor: Tensor, suffix: str = ".npy") -> Pa
     path = folder / f"{clip_id}{suffix}"
     if suffix == ".npy":
         np.save(path, tensor.numpy())
-    elif suffix == ".pt":
+    elif suffix in (".pt", ".pth"):
         torch.save(tensor, path)
     else:
-        save_file({"features": tensor.contiguous()}, path)
+        save_all(path, {"features": tensor})
     return path
+
+
+def save_all(path: Path, tensors: dict[str, Tensor]) -> None:
+    if path.suffix == ".npz":
+        np.savez(path, **{name: x.numpy() for name, x in tensors.items()})
+    elif path.suffix in (".h5", ".hdf5"):
+        with pytest.importorskip("h5py").File(path, "w") as file:
+            for name, x in tensors.items():
+                file[name] = x.numpy()
+    elif path.suffix == ".pt":
+        torch.save(tensors, path)
+    else:
+        save_file({name: x.clone().contiguous() for name, x in tensors.items()}, path)
 
 
 def faults_of(folder: Path, *clip_ids: str, steps: float = T) -> tuple[str, ...]:
@@ -55,7 +68,7 @@ PRECISIONS = [
     (suffix, dtype)
     for suffix in SUFFIXES
     for dtype in (torch.float16, torch.bfloat16, torch.float64)
-    if (suffix, dtype) != (".npy", torch.bfloat16)
+    if dtype != torch.bfloat16 or suffix in (".safetensors", ".pt", ".pth")
 ]
 
 
@@ -235,7 +248,10 @@ WRONG_SHAPES = {
 }
 
 
-@pytest.mark.parametrize("form", [*SUFFIXES, "all.safetensors", "all.npz"])
+ALL_CLIPS = ["all.safetensors", "all.npz", "all.h5", "all.pt"]
+
+
+@pytest.mark.parametrize("form", [*SUFFIXES, *ALL_CLIPS])
 @pytest.mark.parametrize("case", WRONG_SHAPES)
 def test_wrong_tensor_is_named_with_what_was_expected(case, form, good):
     tensor, problem = WRONG_SHAPES[case]
@@ -245,10 +261,7 @@ def test_wrong_tensor_is_named_with_what_was_expected(case, form, good):
         tensors = dict.fromkeys(GOOD, torch.ones(T, C)) | {"odd": tensor}
         source = good / form
         place = f"{source}[odd]"
-        if form == "all.npz":
-            np.savez(source, **{name: x.numpy() for name, x in tensors.items()})
-        else:
-            save_file({name: x.clone() for name, x in tensors.items()}, source)
+        save_all(source, tensors)
     with pytest.raises(FeatureError) as caught:
         open_features(source).preflight(dict.fromkeys((*GOOD, "odd"), T))
     (fault,) = caught.value.faults

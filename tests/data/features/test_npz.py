@@ -13,7 +13,7 @@ import torch
 
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.data.features import open_tokens, sources
-from avalanche_vilco.data.features.npz import npz_array
+from avalanche_vilco.data.features.npz import NpzArchive
 
 TOKENS = np.arange(12, dtype=np.float16).reshape(3, 4)
 
@@ -57,7 +57,7 @@ in_both_forms = pytest.mark.parametrize("write", [archive, database])
 def test_compressions_that_cannot_be_bounded_are_refused(method, tmp_path):
     path = one_member(tmp_path / "a.npz", npy_bytes(TOKENS), method)
     with pytest.raises(ValueError, match="stored or deflated"):
-        npz_array(memoryview(path.read_bytes()), 2**20)
+        NpzArchive(memoryview(path.read_bytes())).array(2**20)
     with pytest.raises(DataError, match="stored or deflated"):
         open_tokens(path).read("token_features")
 
@@ -66,7 +66,7 @@ def test_compressions_that_cannot_be_bounded_are_refused(method, tmp_path):
 def test_what_numpy_writes_is_read_in_place_if_it_is_not_compressed(method, tmp_path):
     path = one_member(tmp_path / "a.npz", npy_bytes(TOKENS), method)
     content = path.read_bytes()
-    array = npz_array(memoryview(content), 2**20)
+    array = NpzArchive(memoryview(content)).array(2**20)
     assert np.array_equal(array, TOKENS)
     in_place = np.shares_memory(array, np.frombuffer(content, np.uint8))
     assert in_place == (method == zipfile.ZIP_STORED)

@@ -3,8 +3,11 @@
 import io
 import os
 import pickle
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +19,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from avalanche_vilco.core.batch import collate_moments
-from avalanche_vilco.core.errors import FeatureError
+from avalanche_vilco.core.errors import DataError, FeatureError
 from avalanche_vilco.data.features import (
+    ALL_CLIPS,
+    SUFFIXES,
     CachedFeatures,
     ConcatFeatures,
     FeatureFolder,
@@ -35,6 +40,7 @@ from avalanche_vilco.data.moments import MomentClip, MomentDataset, MomentSample
 C = 6
 STEPS = {"clip-a": 30, "clip-b": 41, "clip-c": 12}
 FPS = 2.0
+HAS_H5PY = find_spec("h5py") is not None
 
 
 def tensors() -> dict[str, Tensor]:
@@ -44,32 +50,47 @@ def tensors() -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("features")
-    for clip_id, features in tensors().items():
-        np.save(path / f"{clip_id}.npy", features.numpy())
+    return in_files(tmp_path_factory.mktemp("features"), ".npy")
+
+
+def save(path: Path, value: Tensor | dict[str, Tensor]) -> None:
+    """Write one clip, or all clips by their ids, as the suffix says."""
+    arrays = value if isinstance(value, dict) else {"features": value}
+    if path.suffix == ".npy":
+        np.save(path, value)
+    elif path.suffix in (".pt", ".pth"):
+        torch.save(value, path)
+    elif path.suffix == ".npz":
+        np.savez(path, **{i: x.numpy() for i, x in arrays.items()})
+    elif path.suffix in (".h5", ".hdf5"):
+        with pytest.importorskip("h5py").File(path, "w") as file:
+            for i, x in arrays.items():
+                file[i] = x.numpy()
+    else:
+        save_file(arrays, path)
+
+
+def in_files(path: Path, suffix: str, values: dict[str, Tensor] | None = None) -> Path:
+    path.mkdir(exist_ok=True)
+    for clip_id, features in (values or tensors()).items():
+        save(path / f"{clip_id}{suffix}", features)
     return path
 
 
 def in_pt(path: Path) -> FeatureStore:
-    for clip_id, features in tensors().items():
-        torch.save(features, path / f"{clip_id}.pt")
-    return open_features(path)
+    return open_features(in_files(path, ".pt"))
 
 
 def in_npy(path: Path) -> FeatureStore:
-    for clip_id, features in tensors().items():
-        np.save(path / f"{clip_id}.npy", features.numpy())
-    return open_features(str(path))
+    return open_features(str(in_files(path, ".npy")))
 
 
 def in_safetensors(path: Path) -> FeatureStore:
-    for clip_id, features in tensors().items():
-        save_file({"features": features}, path / f"{clip_id}.safetensors")
-    return open_features(path)
+    return open_features(in_files(path, ".safetensors"))
 
 
 def in_one_file(path: Path) -> FeatureStore:
-    save_file(tensors(), path / "all.safetensors")
+    save(path / "all.safetensors", tensors())
     return open_features(path / "all.safetensors")
 
 
@@ -116,8 +137,34 @@ def in_compressed_npz_lmdb(path: Path) -> FeatureStore:
 
 
 def in_npz_archive(path: Path) -> FeatureStore:
-    np.savez(path / "all.npz", **{i: x.numpy() for i, x in tensors().items()})
+    save(path / "all.npz", tensors())
     return open_features(path / "all.npz")
+
+
+def in_torch_dict(path: Path) -> FeatureStore:
+    save(path / "all.pt", tensors())
+    return open_features(path / "all.pt")
+
+
+def in_npz_files(path: Path) -> FeatureStore:
+    for i, (clip_id, features) in enumerate(tensors().items()):
+        write = np.savez_compressed if i else np.savez
+        write(path / f"{clip_id}.npz", features.numpy())
+    return open_features(path)
+
+
+def in_hdf5(path: Path) -> FeatureStore:
+    """A dataset, a chunked one, and a group with one."""
+    with pytest.importorskip("h5py").File(path / "all.h5", "w") as file:
+        a, b, c = tensors().values()
+        file["clip-a"] = a.numpy()
+        file.create_dataset("clip-b", data=b.numpy(), chunks=(8, C), compression="gzip")
+        file["clip-c/features"] = c.numpy()
+    return open_features(path / "all.h5")
+
+
+def in_hdf5_files(path: Path) -> FeatureStore:
+    return open_features(in_files(path, ".hdf5"))
 
 
 def in_parent_videos(path: Path) -> FeatureStore:
@@ -148,6 +195,10 @@ STORES = [
     in_npz_lmdb,
     in_compressed_npz_lmdb,
     in_npz_archive,
+    in_torch_dict,
+    in_npz_files,
+    in_hdf5,
+    in_hdf5_files,
     in_parent_videos,
     in_two_sources,
 ]
@@ -226,7 +277,8 @@ def test_spawned_workers_read_as_the_main_process_does(tmp_path):
     """One clip set as all stores at once, since each worker takes long to start."""
     pytest.importorskip("lmdb", reason="the optional extra lmdb is missing")
     samples, stores = [], []
-    for i, make in enumerate(STORES):
+    makes = [make for make in STORES if HAS_H5PY or "hdf5" not in make.__name__]
+    for i, make in enumerate(makes):
         (tmp_path / str(i)).mkdir()
         stores.append(make(tmp_path / str(i)))
     every = CachedFeatures(GridFeatures(ConcatFeatures(stores), 16), 10**6)
@@ -253,7 +305,7 @@ def test_spawned_workers_read_as_the_main_process_does(tmp_path):
     assert len(read[0]) == 2
     for own, workers in zip(*read, strict=True):
         assert all(map(torch.equal, own, workers))
-    assert read[0][0][0].shape[-1] == len(STORES) * C
+    assert read[0][0][0].shape[-1] == len(makes) * C
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
@@ -303,6 +355,139 @@ def test_what_lies_at_a_path_decides_the_store(folder, tmp_path):
     both = open_features([folder, database], cuts=cut, grid=8)
     assert isinstance(both, GridFeatures) and isinstance(both.store, ParentFeatures)
     assert both.read("clip").shape == (8, 2 * C)
+
+
+FORMS = [
+    form
+    for form in (*(f"all{suffix}" for suffix in ALL_CLIPS), *SUFFIXES)
+    if "mdb" not in form and (HAS_H5PY or not form.endswith(("h5", "hdf5")))
+]
+
+
+@given(
+    steps=st.lists(st.integers(1, 40), min_size=1, max_size=3),
+    channels=st.integers(1, 9),
+    dtype=st.sampled_from([torch.float16, torch.float32, torch.float64]),
+    window=st.tuples(st.integers(0, 45), st.integers(0, 45)).map(sorted),
+)
+@settings(max_examples=25)
+def test_any_arrays_are_equal_tensors_in_every_form(
+    steps, channels, dtype, window, tmp_path_factory
+):
+    folder = tmp_path_factory.mktemp("forms")
+    arrays = {
+        f"clip {i}": torch.randn(t, channels).to(dtype) for i, t in enumerate(steps)
+    }
+    for form in FORMS:
+        if form.startswith("all"):
+            save(folder / form, arrays)
+        else:
+            in_files(folder / form, form, arrays)
+        store = open_features(folder / form)
+        store.preflight({i: len(array) for i, array in arrays.items()})
+        assert store.width == channels
+        assert store.missing([*arrays, "gone"]) == ["gone"]
+        for i, array in arrays.items():
+            assert torch.equal(store.read(i), array.float())
+            part = array[slice(*window)].float()
+            assert torch.equal(store.read(i, *window), part)
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda file: file.create_dataset("clip", (9, C), "f4"), "not written whole"),
+        (
+            lambda file: file.create_dataset(
+                "clip", (9, C), "f4", chunks=(3, C)
+            ).__setitem__(slice(0, 4), 1.0),
+            "not written whole",
+        ),
+        (
+            lambda file: file.create_dataset("clip", (10**9, C), "f4", chunks=(9, C)),
+            "more than 1073741824 are refused",
+        ),
+        (lambda file: file.__setitem__("clip", "text"), "expected a floating dtype"),
+        (lambda file: file.create_group("clip"), "or one alone, but got"),
+        (
+            lambda file: file.__setitem__("clip", h5py().ExternalLink("b.h5", "/clip")),
+            "its values lie in other files",
+        ),
+        (lambda file: file.__setitem__("clip", h5py().Empty("f4")), "without values"),
+    ],
+)
+def test_values_that_are_not_in_an_hdf5_file_are_named(damage, problem, tmp_path):
+    save(tmp_path / "b.h5", {"clip": torch.ones(9, C)})
+    with h5py().File(tmp_path / "a.h5", "w") as file:
+        damage(file)
+    with pytest.raises(FeatureError, match=f"clip.*{problem}"):
+        open_features(tmp_path / "a.h5").preflight({"clip": 9})
+
+
+def h5py() -> Any:
+    return pytest.importorskip("h5py", reason="needs the extra 'h5'")
+
+
+def test_hdf5_without_its_package_says_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "clip.h5").touch()
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    for read in (
+        lambda: open_features(tmp_path / "clip.h5"),
+        lambda: open_features(tmp_path).preflight({"clip": 9}),
+    ):
+        with pytest.raises(ImportError, match=r"pip install 'avalanche-vilco\[h5\]'"):
+            read()
+
+
+def test_what_is_found_is_named_beside_what_is_read(tmp_path):
+    for name in ("a.pkl", "b.pkl", "c.csv"):
+        (tmp_path / name).touch()
+    found = (
+        r"none of these clips is there: the folder has 2 \.pkl, 1 \.csv, a\.pkl first"
+    )
+    with pytest.raises(FeatureError, match=found):
+        open_features(tmp_path).preflight({"clip": 9})
+    with pytest.raises(
+        DataError, match=r"is a \.pkl; .*\.safetensors.*pickles are not"
+    ):
+        open_features(tmp_path / "a.pkl")
+    save(tmp_path / "all.npz", {"other": torch.ones(9, C)})
+    with pytest.raises(FeatureError, match="it has 1 entries, 'other' first"):
+        open_features(tmp_path / "all.npz").preflight({"clip": 9})
+    save(tmp_path / "one.pt", torch.ones(9, C))
+    with pytest.raises(FeatureError, match=r"dict of clip uid -> tensor: got a Tensor"):
+        open_features(tmp_path / "one.pt").preflight({"clip": 9})
+
+
+@pytest.mark.parametrize("form", ["a.pt", ".npy"])
+def test_width_of_transposed_features_is_not_taken_for_their_length(form, tmp_path):
+    """The fault as reported: 69 and 65 steps of 20 channels, all turned around."""
+    turned = {"a": torch.ones(20, 69), "b": torch.ones(20, 65)}
+    path = in_files(tmp_path, form, turned) if form == ".npy" else tmp_path / form
+    if form != ".npy":
+        save(path, turned)
+    with pytest.raises(FeatureError) as caught:
+        open_features(path).preflight({"a": 69, "b": 65})
+    for fault, steps in zip(caught.value.faults, (69, 65), strict=True):
+        assert (
+            f"transposed: expected (T, C) = ({steps}, 20), got (20, {steps})" in fault
+        )
+
+
+def test_transposed_videos_are_suspected_where_a_clip_starts_behind_their_end(tmp_path):
+    save(tmp_path / "v.npy", torch.ones(20, 200))
+    cut = {"clip": ("v", 50.0, 60.0, FPS)}
+    with pytest.raises(FeatureError, match=r"step 100 of 20; is it transposed\?"):
+        open_features(tmp_path, cuts=cut).preflight({"clip": 20})
+
+
+def test_lengths_of_another_rate_say_so_and_name_the_options(tmp_path):
+    save(tmp_path / "a.npz", {"a": torch.ones(20, C), "b": torch.ones(41, C)})
+    with pytest.raises(FeatureError) as caught:
+        open_features(tmp_path / "a.npz").preflight({"a": 10, "b": 20})
+    assert "length_tolerance=2) but got 20" in caught.value.faults[0]
+    assert "2 times the steps expected" in caught.value.hint
+    assert "features_per_sec" in caught.value.hint
 
 
 def test_absent_sources_are_named(tmp_path):
@@ -359,7 +544,7 @@ def test_one_value_that_is_no_number_is_found_anywhere(place, tmp_path):
     assert torch.equal(store.read("clip", place + 1), torch.ones(1499 - place, 1024))
 
 
-IN_FILES = [in_pt, in_npy, in_safetensors, in_one_file, in_npz_archive]
+IN_FILES = [in_pt, in_npy, in_npz_files, in_one_file, in_npz_archive, in_torch_dict]
 
 
 @given(data=st.data())
