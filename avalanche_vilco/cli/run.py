@@ -25,6 +25,7 @@ from avalanche_vilco.cli.quiet import import_quietly
 from avalanche_vilco.core.registry import look_up
 from avalanche_vilco.core.settings import option_types
 from avalanche_vilco.core.terminal import one_line
+from avalanche_vilco.training.table import STRATEGIES
 
 _HYDRA: Mapping[str, Any] = {
     "output_subdir": None,
@@ -134,19 +135,19 @@ def _store_settings() -> dict[str, Mapping[str, Any]]:
 
     import_quietly("avalanche.training")
     config = import_quietly("avalanche_vilco.experiments.config")
-    strategies = import_quietly("avalanche_vilco.training.strategies").STRATEGIES
+
     store, names = ConfigStore.instance(), benchmark_names()
     for name in names:
         node = {"name": name, **_generator_settings(name)}
         store.store(group="benchmark", name=name, node=node)
     benchmarks = list(map(find_benchmark, names))
-    for name, strategy in strategies.items():
+    for name, strategy in STRATEGIES.items():
         tuned = [b.recipe.strategy_options.get(name, {}) for b in benchmarks]
         # Options that some benchmark has another default of.
         left_open = {option: None for options in tuned for option in options}
         node = {"name": name, **strategy.options, **left_open}
         store.store(group="strategy", name=name, node=node)
-    lines = (f"  {name:<20}{each.help}" for name, each in strategies.items())
+    lines = (f"  {name:<20}{each.help}" for name, each in STRATEGIES.items())
     help_text = "\n".join(["", "Strategies", *lines, "", "null takes a default.", ""])
     node = {
         "defaults": [
@@ -167,4 +168,4 @@ def _store_settings() -> dict[str, Mapping[str, Any]]:
         },
     }
     store.store(name="run", node=node)
-    return {"benchmark": dict.fromkeys(names), "strategy": strategies}
+    return {"benchmark": dict.fromkeys(names), "strategy": STRATEGIES}

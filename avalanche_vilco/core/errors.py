@@ -1,9 +1,16 @@
-"""Errors about files that a user handed over."""
+"""Errors about files and settings that a user handed over."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+
+
+class SettingError(ValueError):
+    """A setting is unknown, of another type or out of range, or fits no other.
+
+    The message names it, what is legal and close names. Command lines exit with 2.
+    """
 
 
 class DataError(ValueError):

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 import operator
+import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -21,6 +22,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 from typing_extensions import Unpack
 
+from avalanche_vilco.core.errors import SettingError
 from avalanche_vilco.core.registry import close_names
 
 
@@ -47,22 +49,24 @@ def option_types(target: Any) -> dict[str, Any]:
 
 
 def check_options(
-    owner: str, given: Mapping[str, Any], known: Mapping[str, Any]
+    owner: str, given: Mapping[str, Any], known: Mapping[str, Any], *, within: str = ""
 ) -> None:
     """Refuse options that are unknown, of another type or out of range.
 
     :param owner: whose options they are, for messages.
     :param given: option -> value.
     :param known: option -> type, see :func:`option_types`.
-    :raises ValueError: names the option, what was expected, and close names.
+    :param within: stands before a name in messages, as ``"strategy."`` does on the
+        command line.
+    :raises SettingError: names the option, what was expected, and close names.
     """
     for name, value in given.items():
         if name not in known:
-            raise ValueError(
+            raise SettingError(
                 f"{owner} has no option {name!r}.{close_names(str(name), known)} "
                 f"It takes {', '.join(sorted(known)) or 'none'}"
             )
-        check_value(name, value, known[name])
+        check_value(f"{within}{name}", value, known[name])
 
 
 def check_value(name: str, value: Any, hint: Any) -> None:
@@ -71,30 +75,36 @@ def check_value(name: str, value: Any, hint: Any) -> None:
     :param name: of the option, for messages.
     :param value: what was given; a mapping may stand for a dataclass.
     :param hint: type of the option.
-    :raises ValueError: says what was expected.
+    :raises SettingError: says what was expected.
     """
     parts = _alternatives(hint)
     for part in parts:
         if dataclasses.is_dataclass(part) and isinstance(value, Mapping):
-            return check_options(name, value, option_types(part))
+            known = option_types(part)
+            return check_options(name, value, known, within=f"{name}.")
     if any(_fits(value, part) for part in parts):
         return None
     for part in parts:
-        if get_origin(part) is Annotated and _fits(value, get_args(part)[0]):
+        if _bounds(part) and _fits(value, get_args(part)[0]):
             expected = f"{name} {_range_of(part)}"
-            raise ValueError(f"expected {expected} but got {value!r}")
+            raise SettingError(f"expected {expected} but got {value!r}")
     literals = [part for part in parts if get_origin(part) is Literal]
     choices = [choice for part in literals for choice in get_args(part)]
     if choices and isinstance(value, str):
         guess = close_names(value, choices)
-        raise ValueError(f"expected {name} in {choices} but got {value!r}.{guess}")
+        raise SettingError(f"expected {name} in {choices} but got {value!r}.{guess}")
     wanted = " or ".join(map(_name_of, parts))
-    raise ValueError(f"expected {name} of type {wanted} but got {value!r:.80}")
+    if isinstance(value, Real) and not _is_finite(value):
+        wanted += ", finite,"
+    raise SettingError(f"expected {name} of type {wanted} but got {value!r:.80}")
 
 
 def _alternatives(hint: Any) -> list[Any]:
+    """Types of which a value may be any; those without a range bare."""
     if get_origin(hint) in (Union, types.UnionType):
         return [part for each in get_args(hint) for part in _alternatives(each)]
+    if get_origin(hint) is Annotated and not _bounds(hint):
+        return _alternatives(get_args(hint)[0])
     return [hint]
 
 
@@ -127,15 +137,24 @@ def _fits(value: Any, hint: Any) -> bool:
 _BASIC: Mapping[type, Callable[[Any], bool]] = {
     bool: lambda value: isinstance(value, bool),
     int: lambda value: isinstance(value, Integral) and not isinstance(value, bool),
-    float: lambda value: isinstance(value, Real) and not isinstance(value, bool),
+    float: lambda value: (
+        isinstance(value, Real) and not isinstance(value, bool) and _is_finite(value)
+    ),
     str: lambda value: isinstance(value, str),
     Path: lambda value: isinstance(value, (str, PathLike)),
     object: lambda value: True,
 }
 
 
+def _is_finite(value: Any) -> bool:
+    """Whether a number has a float, which an integer may not."""
+    return bool(abs(value) <= sys.float_info.max)
+
+
 def _bounds(hint: Any) -> dict[str, Any]:
-    """Bounds by their name in ``msgspec.Meta``."""
+    """Bounds by their name in ``msgspec.Meta``; none of a type that has no range."""
+    if get_origin(hint) is not Annotated:
+        return {}
     metas = [m for m in get_args(hint)[1:] if isinstance(m, msgspec.Meta)]
     names = ("ge", "gt", "le", "lt")
     found = {name: getattr(meta, name) for meta in metas for name in names}
@@ -155,9 +174,11 @@ def _range_of(hint: Any) -> str:
 
 def _name_of(hint: Any) -> str:
     if get_origin(hint) is Annotated:
-        return f"{_name_of(get_args(hint)[0])} {_range_of(hint)}"
+        return f"{_name_of(get_args(hint)[0])} {_range_of(hint)}".rstrip()
     if hint is type(None):
         return "None"
     if get_origin(hint) is None and isinstance(hint, type):
         return hint.__name__
+    if isinstance(origin := get_origin(hint), type) and get_args(hint):
+        return f"{origin.__name__}[{', '.join(map(_name_of, get_args(hint)))}]"
     return str(hint).replace("typing.", "").replace("collections.abc.", "")

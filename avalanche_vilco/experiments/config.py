@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import msgspec
-import torch
 
 from avalanche_vilco.benchmarks.spec import (
     Benchmark,
     Hyperparameters,
     find_benchmark,
 )
-from avalanche_vilco.core.registry import look_up
+from avalanche_vilco.core.errors import SettingError
+from avalanche_vilco.core.registry import close_names, look_up
 from avalanche_vilco.core.settings import check_options, option_types
 from avalanche_vilco.experiments.deviations import (
     ChosenDeviations,
@@ -23,18 +24,14 @@ from avalanche_vilco.experiments.deviations import (
     choose_deviations,
     merged,
 )
-from avalanche_vilco.training.strategies import (
-    Strategy,
-    check_classes,
-    find_strategy,
-)
+from avalanche_vilco.training.table import Strategy, check_classes, find_strategy
 
 
 class RunSettings(Hyperparameters, total=False):
     """What a run may set besides the options of its parts."""
 
     device: str
-    """``"auto"`` is the GPU if there is one."""
+    """``"auto"``, the GPU if there is one; ``"cpu"``, ``"cuda"``, ``"cuda:1"``."""
     num_workers: Annotated[int, msgspec.Meta(ge=0)]
     """Loader processes; they do not change results."""
     selection: Selection
@@ -43,6 +40,29 @@ class RunSettings(Hyperparameters, total=False):
     backbone_cache: bool
     """Compute what the model's frozen backbone makes of the videos once, before
     training; it goes to the user's cache folder, and its size is said beforehand."""
+
+
+class RunArguments(RunSettings, total=False):
+    """All that a run takes by name, for the command line and to find close names."""
+
+    benchmark: str
+    """Name of a benchmark."""
+    strategy: str
+    """Name of a strategy."""
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+    """Of weights, order of samples and dropout; the data stays as it is."""
+    benchmark_options: Mapping[str, Any]
+    """Arguments of the benchmark."""
+    strategy_options: Mapping[str, Any]
+    """The method's own options."""
+    model_options: Mapping[str, Any]
+    """Further arguments of the model's builder, such as a decoder's thresholds."""
+    deviations: str | Sequence[str]
+    """Parts of the public recipe, with the reference protocol only, or ``"all"``."""
+    output: Path | str
+    """Folder of the run."""
+    fresh: bool
+    """Begin anew and replace the run that the folder holds."""
 
 
 @dataclass(frozen=True)
@@ -94,53 +114,75 @@ def resolve(
     strategy: str,
     seed: int,
     *,
-    benchmark_options: Mapping[str, Any],
-    strategy_options: Mapping[str, Any],
-    model_options: Mapping[str, Any],
-    deviations: Sequence[str],
+    benchmark_options: Mapping[str, Any] | None = None,
+    strategy_options: Mapping[str, Any] | None = None,
+    model_options: Mapping[str, Any] | None = None,
+    deviations: str | Sequence[str] | None = None,
     settings: Mapping[str, Any],
 ) -> Plan:
     """Look names up, put defaults in and refuse what does not fit, reading no data.
 
-    Arguments are those of ``run``, None where they are left out.
+    What needs no Avalanche is looked at first. Arguments are those of ``run``, None
+    where they are left out.
 
-    :raises ValueError: names what does not fit, what was expected, and close names.
+    :param settings: all others.
+    :raises SettingError: names what does not fit, what was expected, and close names.
     """
-    spec, method = find_benchmark(benchmark), find_strategy(strategy)
     given = without_none(settings)
-    check_options("run", given, get_type_hints(RunSettings, include_extras=True))
+    of_parts = {
+        "benchmark_options": benchmark_options,
+        "strategy_options": strategy_options,
+        "model_options": model_options,
+        "deviations": deviations,
+    }
+    everything = {"seed": seed, **without_none(of_parts), **given}
+    known = get_type_hints(RunArguments, include_extras=True)
+    check_options("run", everything, known)
+    spec, method = find_benchmark(benchmark), find_strategy(strategy)
     if not spec.has_class_outputs:
         check_classes(strategy, method, 1)
-    wishes = without_none(strategy_options)
-    check_options(f"strategy {strategy!r}", wishes, method.option_types)
+    wishes, parts = without_none(strategy_options), without_none(model_options)
+    kinds = method.option_types
+    check_options(f"strategy {strategy!r}", wishes, kinds, within="strategy.")
     usual = spec.recipe.strategy_options.get(strategy, {})
     options = {**method.options, **usual, **wishes}
+    _check_together(spec, options)
+    numbers: dict[str, Any] = {**spec.recipe.hyperparameters}
+    numbers.update((name, given[name]) for name in numbers if name in given)
+    model = numbers["model"] = _variant(spec, numbers["model"], strategy, method)
+    wanted = given.get("backbone_cache")
+    if spec.backbone_cache is None and wanted:
+        raise SettingError(
+            f"expected backbone_cache to be left out but got {wanted}: models of "
+            f"benchmark {benchmark!r} have no backbone, their features are in files"
+        )
+    device = usable_device(given.get("device", "auto"))
+    if parts:
+        kinds = option_types(spec.models[model])
+        check_options(f"model {model!r}", parts, kinds, within="model_options.")
+    if benchmark_options:
+        kinds, owner = option_types(spec.build), f"benchmark {benchmark!r}"
+        check_options(owner, benchmark_options, kinds, within="benchmark.")
     chosen = choose_deviations(
         spec,
-        deviations,
+        [deviations] if isinstance(deviations, str) else list(deviations or ()),
         selection=given.get("selection", "last"),
         strategy=strategy,
         settings={
-            "benchmark_options": benchmark_options,
+            "benchmark_options": benchmark_options or {},
             "strategy_options": options,
         },
     )
     options = chosen.settings("strategy_options", options)
-    data_options = chosen.settings("benchmark_options", benchmark_options)
+    data_options = chosen.settings("benchmark_options", benchmark_options or {})
     if method.is_narrated and options["ssl_weight"]:
         data_options = _with_narrations(spec, data_options)
-    check_options(f"benchmark {benchmark!r}", data_options, option_types(spec.build))
-    numbers: dict[str, Any] = {**spec.recipe.hyperparameters}
-    numbers.update((name, given[name]) for name in numbers if name in given)
-    model = numbers["model"] = _variant(spec, numbers["model"], strategy, method)
-    parts = without_none(model_options)
-    check_options(f"model {model!r}", parts, option_types(spec.models[model]))
     config = RunConfig(
         benchmark,
         strategy,
         seed,
         **numbers,
-        device=usable_device(given.get("device", "auto")),
+        device=device,
         num_workers=given.get("num_workers", 0),
         benchmark_options=_plain(data_options),
         strategy_options=options,
@@ -149,13 +191,27 @@ def resolve(
         backbone_cache=False,
         model_options=_plain(parts),
     )
-    wanted = given.get("backbone_cache")
-    if spec.backbone_cache is None and wanted:
-        raise ValueError(
-            f"expected backbone_cache to be left out but got {wanted}: models of "
-            f"benchmark {benchmark!r} have no backbone, their features are in files"
-        )
     return Plan(config, spec, method, chosen, data_options, wanted)
+
+
+def _check_together(benchmark: Benchmark, options: Mapping[str, Any]) -> None:
+    """Refuse options of a strategy that do not go together, or not with queries.
+
+    :raises SettingError: names them.
+    """
+    if "val_share" in options:
+        size, share = options["mem_size"], options["val_share"]
+        if not 0 < round(share * size) < size:
+            raise SettingError(
+                "expected strategy.mem_size and strategy.val_share that leave samples "
+                f"to rehearse and to hold out but got {size} and {share}"
+            )
+    is_replacing = options.get("prompt_mode") == "replace" and options["long_term"]
+    if is_replacing and not benchmark.has_class_outputs:
+        raise SettingError(
+            "expected strategy.prompt_mode 'prepend' but got 'replace': prompts alone "
+            "cannot carry the words or crop of each sample's own query"
+        )
 
 
 def plan_of(config: RunConfig) -> Plan:
@@ -178,16 +234,33 @@ def plan_of(config: RunConfig) -> Plan:
     return Plan(config, benchmark, strategy, chosen, options, config.backbone_cache)
 
 
-def without_none(options: Mapping[str, Any]) -> dict[str, Any]:
+def without_none(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Options that are set."""
-    return {name: value for name, value in options.items() if value is not None}
+    given = options or {}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def usable_device(wanted: str) -> str:
-    """Name of a device; ``"auto"`` is the GPU if there is one."""
-    if wanted != "auto":
+    """Name of a device that is here; ``"auto"`` is the GPU if there is one.
+
+    :raises SettingError: there is none of this name.
+    """
+    if wanted == "cpu":
         return wanted
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    import torch
+
+    n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    usable = ["cpu", *(["cuda"] if n_gpus else ())]
+    usable += [f"cuda:{number}" for number in range(n_gpus)]
+    usable += ["mps"] if torch.backends.mps.is_available() else []
+    if wanted == "auto":
+        return "cuda" if n_gpus else "cpu"
+    if wanted not in usable:
+        legal, why = ["auto", *usable], close_names(wanted, ["auto", *usable, "cuda"])
+        if re.fullmatch(r"cuda(:\d+)?", wanted):
+            why = f" torch sees {n_gpus} GPUs here"
+        raise SettingError(f"expected device in {legal} but got {wanted!r}.{why}")
+    return wanted
 
 
 def narration_option(benchmark: Benchmark, value: bool) -> dict[str, Any]:
@@ -219,7 +292,7 @@ def _variant(benchmark: Benchmark, model: str, name: str, strategy: Strategy) ->
     look_up("model", model, benchmark.models)
     wanted = model.removesuffix(strategy.model_variant) + strategy.model_variant
     if wanted not in benchmark.models:
-        raise ValueError(
+        raise SettingError(
             f"strategy {name!r} takes {wanted!r}, but {model!r} has no such variant"
         )
     return wanted

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from itertools import accumulate
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from avalanche_vilco.benchmarks.spec import Benchmark, Deviation
+from avalanche_vilco.core.errors import SettingError
 from avalanche_vilco.core.registry import look_up
-from avalanche_vilco.training.plugins.best_checkpoint import BestCheckpointPlugin
+
+if TYPE_CHECKING:
+    from avalanche_vilco.training.plugins.best_checkpoint import BestCheckpointPlugin
 
 ALL = "all"
 """Stands for all deviations that concern the strategy."""
@@ -56,10 +59,10 @@ class ChosenDeviations:
     def validate(self, protocol: str) -> None:
         """Refuse deviations outside the reference protocol.
 
-        :raises ValueError: names the deviations.
+        :raises SettingError: names the deviations.
         """
         if self.by_name and protocol != REFERENCE_PROTOCOL:
-            raise ValueError(
+            raise SettingError(
                 f"expected protocol {REFERENCE_PROTOCOL!r} for the deviations "
                 f"{list(self.by_name)} but got {protocol!r}"
             )
@@ -69,6 +72,10 @@ class ChosenDeviations:
 
         :param benchmark: whose metric decides, unless the public code has its own.
         """
+        from avalanche_vilco.training.plugins.best_checkpoint import (
+            BestCheckpointPlugin,
+        )
+
         if self.selection == "best_on_valid":
             metric, value = selection_metric(benchmark)
             return [BestCheckpointPlugin("valid", metric=metric, value=value)]
@@ -97,12 +104,12 @@ def choose_deviations(
     :param selection: weights kept; ``"last"`` leaves it to the names.
     :param strategy: name, for messages.
     :param settings: the run's ``benchmark_options`` and ``strategy_options``.
-    :raises ValueError: a name is unknown, or does not go with the benchmark, the
+    :raises SettingError: a name is unknown, or does not go with the benchmark, the
         strategy or the selection.
     """
     known, options = benchmark.deviations, settings["strategy_options"]
     if names and not known:
-        raise ValueError(
+        raise SettingError(
             f"expected no deviations but got {list(names)}: benchmark "
             f"{benchmark.name!r} has none"
         )
@@ -120,7 +127,7 @@ def choose_deviations(
         if not missing:
             chosen[name] = deviation
         elif name in names:
-            raise ValueError(
+            raise SettingError(
                 f"the deviation {name!r} does not go with strategy {strategy!r}, which "
                 f"has no option {missing[0]!r}: use strategy 'replay'"
             )
@@ -128,7 +135,7 @@ def choose_deviations(
     if unit != "samples" and not any(
         "unit" in d.strategy_options for d in chosen.values()
     ):
-        raise ValueError(
+        raise SettingError(
             f"expected unit 'samples' but got {unit!r}: benchmark {benchmark.name!r} "
             "has no deviation that counts a memory so"
         )
@@ -148,12 +155,12 @@ def _selection(
 ) -> Selection:
     by_test = [name for name, deviation in chosen.items() if deviation.best_on_test]
     if by_test and wanted == "best_on_valid":
-        raise ValueError(
+        raise SettingError(
             f"the deviation {by_test[0]!r} and selection={wanted!r} exclude each "
             "other: leave out one"
         )
     if wanted == "best_on_test" and not by_test:
-        raise ValueError(
+        raise SettingError(
             f"expected selection 'last' or 'best_on_valid' but got {wanted!r}: "
             f"benchmark {benchmark.name!r} has no deviation that selects so"
         )

@@ -260,8 +260,6 @@ def _is_finished(job: Job) -> bool:
         job.grid.benchmark,
         job.row.strategy,
         job.seed,
-        model_options={},
-        deviations=(),
         settings={k: v for k, v in job.settings.items() if k not in options},
         **{name: job.settings[name] for name in options},
     )

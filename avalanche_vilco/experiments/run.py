@@ -32,7 +32,7 @@ from avalanche_vilco.reports.results import (
 )
 from avalanche_vilco.training.plugins.best_checkpoint import BestCheckpointPlugin
 from avalanche_vilco.training.plugins.progress import ProgressPlugin
-from avalanche_vilco.training.strategies import check_classes
+from avalanche_vilco.training.table import check_classes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -79,16 +79,15 @@ def run(
         not go with the protocol or the strategy, the strategy has nothing to act on,
         or the folder holds another run.
     """
-    names = [deviations] if isinstance(deviations, str) else list(deviations or ())
     plan = resolve(
         benchmark,
         strategy,
         seed,
-        benchmark_options=benchmark_options or {},
-        strategy_options=strategy_options or {},
-        model_options=model_options or {},
-        deviations=names,
-        settings=settings,
+        benchmark_options=benchmark_options,
+        strategy_options=strategy_options,
+        model_options=model_options,
+        deviations=deviations,
+        settings={**settings, "output": output},
     )
     plan, scenario = prepare(plan)
     echo(str(scenario.report))

@@ -269,12 +269,12 @@ def test_joint_is_one_step_that_teaches_all(root: Path, tmp_path: Path) -> None:
         ({"epochz": 3}, "run has no option 'epochz'. Did you mean epochs"),
         ({"epochs": 0}, "expected epochs >= 1 but got 0"),
         ({"model_options": {"windows": 3}}, "'vilco_mq_tiny' has no option 'windows'"),
-        ({"model_options": {"sigma": 0.0}}, "expected sigma > 0 but got 0.0"),
+        ({"model_options": {"sigma": 0.0}}, "expected model_options.sigma > 0 but"),
         ({"learning_rate": "fast"}, "expected learning_rate of type float > 0"),
         ({"selection": "best"}, r"expected selection in \['last', 'best_on_valid', "),
         (
             {"strategy": "replay", "strategy_options": {"mem_size": -1}},
-            "expected mem_size >= 0 but got -1",
+            "expected strategy.mem_size >= 0 but got -1",
         ),
     ],
 )
