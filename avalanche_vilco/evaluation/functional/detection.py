@@ -228,8 +228,8 @@ def class_ap(
 def _found_precision(classes: Tensor, rank: Tensor, n_classes: int) -> Tensor:
     """Sum over true positives of the best precision from each on, per class.
 
-    True positives come by class, best first; ``rank`` counts from 1 in their class. Of
-    those that share a rank the last has the highest precision, which so counts for all.
+    True positives come by class, best first; ``rank`` counts from 1 in their class. The
+    last of those that share a rank has the highest precision, so that of all.
     """
     found = torch.bincount(classes, minlength=n_classes)
     before = (found.cumsum(0) - found).index_select(0, classes)
@@ -307,7 +307,14 @@ def _match_pairs(
     )
     near = (overlap >= min(levels)).nonzero().squeeze(1)
     overlap, prediction, target = select(near, overlap, prediction, target)
-    ranked, rank = _ranked(prediction, scores.flatten(), columns, reference)
+    # The distinct predictions, which ascend, ranked; then the rank of each pair.
+    is_first = torch.ones(len(prediction), dtype=torch.bool)
+    is_first[1:] = prediction[1:] != prediction[:-1]
+    ranked, *content = select(prediction[is_first], scores.flatten(), *columns)
+    order = best_first(ranked, reference, content=content)
+    rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+    ranked = prediction[is_first][order]
+    rank = rank.index_select(0, is_first.cumsum(0) - 1)
     order = best_first(overlap, reference)
     order = order.index_select(0, by_number(rank.index_select(0, order)))
     overlap, rank, target = select(order, overlap, rank, target)
@@ -323,22 +330,6 @@ def _match_pairs(
     hits = torch.zeros(labels.numel(), len(levels), dtype=torch.bool)
     hits[ranked.index_select(0, winners % n_ranks), winners // n_ranks] = True
     return hits.view(*labels.shape, len(levels))
-
-
-def _ranked(
-    prediction: Tensor,
-    scores: Tensor,
-    content: list[Tensor],
-    reference: Reference | None,
-) -> tuple[Tensor, Tensor]:
-    """Rank the distinct of ascending ``prediction``, best first; rank of each pair."""
-    is_first = torch.ones(len(prediction), dtype=torch.bool)
-    is_first[1:] = prediction[1:] != prediction[:-1]
-    distinct = prediction[is_first]
-    scores, *content = select(distinct, scores, *content)
-    order = best_first(scores, reference, content=content)
-    rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
-    return distinct[order], rank.index_select(0, is_first.cumsum(0) - 1)
 
 
 def _winners(rank: Tensor, target: Tensor, n_targets: int) -> Tensor:

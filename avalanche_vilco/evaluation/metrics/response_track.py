@@ -86,7 +86,17 @@ class ResponseTrackMetrics(PooledMetric):
         """Keep the frames of a mini-batch of windows."""
         self.follow(predictions.scores)
         self.append_rows(frame_rows(predictions)._asdict(), mark="queries")
-        self.append_rows(_asked_rows(targets), mark="asked_queries")
+        # Where windows of a query follow each other, the first says what is asked for.
+        query, frames = targets.query, targets.track_frames
+        is_new = torch.ones_like(query, dtype=torch.bool)
+        is_new[1:] = query[1:] != query[:-1]
+        queries = torch.where(is_new[:, None] & (frames >= 0), query[:, None], -1)
+        asked = {
+            "asked_queries": queries.flatten().long(),
+            "asked_frames": frames.flatten().long(),
+            "asked_boxes": targets.track_boxes.flatten(0, 1).double(),
+        }
+        self.append_rows(asked, mark="asked_queries")
 
     def compute(self) -> dict[str, float]:
         """Scores by name, NaN if nothing was asked.
@@ -128,19 +138,6 @@ class ResponseTrackMetrics(PooledMetric):
     def names(self) -> list[str]:
         """Names of the values that :meth:`compute` gives."""
         return list(SUMMARY)
-
-
-def _asked_rows(targets: WindowTargets) -> dict[str, Tensor]:
-    """Tracks as rows; where windows of a query follow each other, of the first."""
-    query, frames = targets.query, targets.track_frames
-    is_new = torch.ones_like(query, dtype=torch.bool)
-    is_new[1:] = query[1:] != query[:-1]
-    queries = torch.where(is_new[:, None] & (frames >= 0), query[:, None], -1)
-    return {
-        "asked_queries": queries.flatten().long(),
-        "asked_frames": frames.flatten().long(),
-        "asked_boxes": targets.track_boxes.flatten(0, 1).double(),
-    }
 
 
 def response_track_metrics(

@@ -330,19 +330,6 @@ def built(drawn, *, shift=0, factor=1.0):
     return targets, predictions
 
 
-@given(several, st.randoms(use_true_random=False))
-def test_the_order_of_queries_and_tracks_changes_nothing_without_ties(drawn, random):
-    targets, predictions = built(drawn)
-    before = flat_summary(scores_of(targets, predictions))
-    pairs = list(zip(targets, predictions, strict=True))
-    pairs = [
-        (random.sample(asked, len(asked)), random.sample(tracks, len(tracks)))
-        for asked, tracks in random.sample(pairs, len(pairs))
-    ]
-    after = flat_summary(scores_of(*map(list, zip(*pairs, strict=True))))
-    assert after == pytest.approx(before, nan_ok=True)
-
-
 @given(several, st.integers(-20, 500), st.sampled_from([0.5, 4.0]))
 def test_a_shift_in_time_and_the_size_of_pixels_change_nothing(drawn, shift, factor):
     before = scores_of(*built(drawn))["all"]

@@ -17,10 +17,8 @@ from avalanche_vilco.evaluation.functional.detection import (
     detection_ap,
     detection_hits,
     detection_map,
-    pooled_ap,
 )
 from avalanche_vilco.evaluation.functional.recall import moment_recall, recall_hits
-from avalanche_vilco.evaluation.functional.references import counted_labels
 
 ORACLE_CASES = (
     *(1, 2, 4, 5, 6, 8, 9, 10, 11, 13, 14, 15, 17, 18, 19, 22, 23, 25, 26, 27, 28),
@@ -215,21 +213,6 @@ def test_ap_equals_a_plain_loop(drawn):
         expected = slow_ap(drawn, level)
         assert got.labels.tolist() == list(expected)
         assert got.ap[:, column].tolist() == pytest.approx(list(expected.values()))
-
-
-@given(clips, st.integers(1, 3))
-def test_any_split_into_batches_gives_the_same_number(drawn, size):
-    expected = detection_ap(*batch_of(*zip(*drawn, strict=True)))
-    parts = []
-    for start in range(0, len(drawn), size):
-        arguments = batch_of(*zip(*drawn[start : start + size], strict=True))
-        _, scores, labels, targets, target_labels = arguments
-        hits = detection_hits(*arguments).flatten(0, 1)
-        counted = counted_labels(targets, target_labels).flatten()
-        parts.append((scores.flatten(), labels.flatten(), hits, counted))
-    got = pooled_ap(*(torch.cat(column) for column in zip(*parts, strict=True)))
-    assert torch.equal(got.labels, expected.labels)
-    torch.testing.assert_close(got.ap, expected.ap)
 
 
 def mean_ap(predictions, targets, **options):

@@ -21,8 +21,9 @@ def tracks(batch):
     shift = torch.tensor([0, 2, 0])[:, None] * batch
     frames = (torch.arange(6) + shift).flatten()
     owners = torch.arange(3).repeat_interleave(6)
-    boxes = torch.tensor([[0.0, 0.0, 40.0, 50.0]], dtype=torch.float64).repeat(18, 1)
-    boxes[6:12, 2] -= 25.0 * batch
+    # Large by all rules.
+    boxes = torch.tensor([[0.0, 0.0, 400.0, 500.0]], dtype=torch.float64).repeat(18, 1)
+    boxes[6:12, 2] -= 250.0 * batch
     asked = Tracks(boxes[:12], torch.arange(6).repeat(2), owners[:12])
     return (
         SimpleNamespace(
