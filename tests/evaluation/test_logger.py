@@ -3,11 +3,13 @@
 import csv
 import io
 import warnings
+from types import SimpleNamespace
 
 import dill
 import pytest
 import torch
-from avalanche.logging import InteractiveLogger, TensorboardLogger
+from avalanche.evaluation.metrics import loss_metrics
+from avalanche.logging import CSVLogger, InteractiveLogger, TensorboardLogger
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.supervised import Naive
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -21,6 +23,7 @@ from avalanche_vilco.evaluation.logger import (
     matrix_figure,
 )
 from avalanche_vilco.evaluation.matrix import matrices_csv
+from avalanche_vilco.evaluation.metrics.strategy import check_loggers
 
 NAME = "Recall@1x_tIoU0.5"
 
@@ -108,6 +111,15 @@ def test_a_csv_file_begins_anew_but_goes_on_from_a_checkpoint(tmp_path):
         "a,1,0.5",
         "b,3,2",
     ]
+
+
+def test_avalanches_csv_file_beside_a_loss_is_warned_of(tmp_path):
+    csv_logger = CSVLogger(str(tmp_path))
+    metrics = [*task_matrix_metrics(), *loss_metrics(epoch=True)]
+    strategy = SimpleNamespace(evaluator=EvaluationPlugin(*metrics, loggers=csv_logger))
+    with pytest.warns(UserWarning, match=r"pass loggers=\[MetricCSVLogger"):
+        check_loggers(strategy)
+    csv_logger.close()
 
 
 def test_a_figure_per_evaluation_reaches_tensorboard(logged):

@@ -1,5 +1,6 @@
 """What the metrics read from a strategy that evaluates, and how they name values."""
 
+import warnings
 from collections.abc import Sized
 from typing import Any, Protocol
 
@@ -8,6 +9,7 @@ from avalanche.evaluation.metric_utils import (
     default_metric_name_template,
     generic_get_metric_name,
 )
+from avalanche.evaluation.metrics.loss import LossPluginMetric
 from avalanche.logging import CSVLogger
 from torch import Tensor
 
@@ -68,18 +70,23 @@ def release_decoded(strategy: Any) -> None:
 
 
 def check_loggers(strategy: Any) -> None:
-    """Refuse a logger that would write 0 for every value of ours.
+    """Refuse a logger that would write 0 for every value.
 
     :param strategy: begins to train or to evaluate.
-    :raises TypeError: its evaluator has Avalanche's ``CSVLogger``.
+    :raises TypeError: its evaluator has Avalanche's ``CSVLogger``, and no loss.
     """
-    loggers = getattr(getattr(strategy, "evaluator", None), "loggers", ())
-    if any(type(logger) is CSVLogger for logger in loggers):
-        raise TypeError(
-            "Avalanche's CSVLogger has columns for accuracy, loss and their forgetting "
-            "alone, and writes 0 where there are none: pass loggers=[MetricCSVLogger("
-            "path)] of avalanche_vilco.evaluation.logger, which writes every metric"
-        )
+    evaluator = getattr(strategy, "evaluator", None)
+    kinds = {type(logger) for logger in getattr(evaluator, "loggers", ())}
+    if evaluator is None or CSVLogger not in kinds:
+        return
+    message = (
+        "Avalanche's CSVLogger has columns for accuracy, forgetting and loss alone, "
+        "and writes 0 where there is none: pass loggers=[MetricCSVLogger(path)] of "
+        "avalanche_vilco.evaluation.logger, which writes every metric"
+    )
+    if not any(isinstance(metric, LossPluginMetric) for metric in evaluator.metrics):
+        raise TypeError(message)
+    warnings.warn(message, stacklevel=2)
 
 
 def n_experiences_of(stream: Any) -> int | None:
