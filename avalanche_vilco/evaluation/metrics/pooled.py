@@ -34,11 +34,11 @@ class PooledMetric(torchmetrics.Metric):
 
         It lets metrics share states that have the same names and are equal after the
         first batch, as the states of one class may be by chance. A state named by class
-        and options has no namesake elsewhere.
+        and options has no namesake elsewhere. Subclasses with options call this too.
 
         :param options: whatever decides what the states hold.
         """
-        self.add_counts(f"{type(self).__qualname__}{options}")
+        self.add_counts(f"{type(self)}{options}")
 
     def add_rows(self, name: str, *shape: int, dtype: torch.dtype) -> None:
         """Add a state that is a list of rows.
