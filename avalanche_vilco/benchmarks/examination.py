@@ -13,7 +13,7 @@ from avalanche_vilco.benchmarks.items import check_disjoint_parents
 from avalanche_vilco.benchmarks.sources import features_in
 from avalanche_vilco.core.diagnosis import COPY_AGAIN, Diagnosis
 from avalanche_vilco.core.errors import DataError, FeatureError
-from avalanche_vilco.core.files import plain_name, read_content
+from avalanche_vilco.core.files import existing, plain_name, read_content
 from avalanche_vilco.core.schema import decode_json
 from avalanche_vilco.data.features import (
     READABLE,
@@ -55,7 +55,7 @@ def clip_ids_in(paths: Iterable[Path]) -> frozenset[str]:
     """
     found: set[str] = set()
     for path in paths:
-        content = decode_json(path, read_content(path), faults=[])
+        content = decode_json(path, read_content(existing(path)), faults=[])
         videos = content.get("videos")
         if videos is None:
             found |= content.keys()

@@ -146,6 +146,11 @@ class Note:
         records = tuple(" ".join(map(str, key)) for key in keys)
         return cls(reason, len(records), records)
 
+    @staticmethod
+    def told(*notes: Note) -> list[Note]:
+        """Those of the notes that count something."""
+        return [note for note in notes if note.count]
+
     def __str__(self) -> str:
         shown = ", ".join(self.records[:_SHOWN_RECORDS])
         more = len(self.records) - _SHOWN_RECORDS

@@ -70,18 +70,15 @@ def _padded(rows: list[list[Window]]) -> tuple[Tensor, Tensor, Tensor]:
     return table[..., :2], table[..., 2], table[..., 3].long()
 
 
-def improper(rows: Iterable[Sequence[Window]], what: str) -> list[Note]:
-    """Note of windows that are reversed or have no length, if there are any.
+def improper(rows: Iterable[Sequence[Window]], what: str) -> Note:
+    """Note of windows that are reversed or have no length.
 
     :param rows: windows of each row.
     :param what: whose they are.
-    :return: one note or none.
     """
+    reason = "windows that are reversed or without length, never a hit by default"
     count = sum(end <= start for row in rows for start, end, _, _ in row)
-    reason = (
-        f"{what} windows that are reversed or without length, never a hit by default"
-    )
-    return [Note(reason, count)] if count else []
+    return Note(f"{what} {reason}", count)
 
 
 @dataclass(frozen=True)

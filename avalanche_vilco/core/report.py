@@ -86,10 +86,7 @@ class DataReport:
     """Stages in order."""
 
     def read(self, path: Path) -> bytes:
-        """What a file, or the gzip archive of one, holds; keeps its hash.
-
-        :raises DataError: see :func:`~avalanche_vilco.core.files.read_content`.
-        """
+        """What a file holds, see ``core.files.read_content``; keeps its hash."""
         content = read_content(path)
         self.files[plain_name(path)] = hashlib.sha256(content).hexdigest()
         return content

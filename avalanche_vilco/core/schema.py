@@ -70,9 +70,8 @@ def _doubled_keys(
         one, clip, at = waiting.pop()
         parts: list[tuple[Any, str]] = []
         if isinstance(one, dict):
-            names = (one.get(name) for name in ("clip_uid", "clip_id"))
-            own = next((name for name in names if isinstance(name, str)), None)
-            clip, at = (clip, at) if own is None else (own, "")
+            if isinstance(own := one.get("clip_uid", one.get("clip_id")), str):
+                clip, at = own, ""
             if id(one) in doubled:
                 yield clip, at, doubled[id(one)][1]
             parts = [(each, f"{at}.{key}".lstrip(".")) for key, each in one.items()]
@@ -82,11 +81,7 @@ def _doubled_keys(
 
 
 def decode_json_object(
-    path: Path,
-    content: bytes,
-    *,
-    hint: str,
-    faults: list[DataError] | None = None,
+    path: Path, content: bytes, *, hint: str, faults: list[DataError] | None = None
 ) -> dict[str, Any]:
     """Decode a JSON object and refuse keys that occur twice.
 

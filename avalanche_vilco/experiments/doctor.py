@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from avalanche_vilco.benchmarks.spec import (
-    Benchmark,
-    benchmark_names,
-    find_benchmark,
-)
+from avalanche_vilco.benchmarks.spec import Benchmark, benchmark_names, find_benchmark
 from avalanche_vilco.core.diagnosis import Diagnosis
 from avalanche_vilco.core.files import existing, plain_name
 

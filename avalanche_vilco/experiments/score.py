@@ -5,11 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from avalanche_vilco.benchmarks.spec import (
-    Benchmark,
-    benchmark_names,
-    find_benchmark,
-)
+from avalanche_vilco.benchmarks.spec import Benchmark, benchmark_names, find_benchmark
 from avalanche_vilco.benchmarks.submissions import (
     Document,
     Role,

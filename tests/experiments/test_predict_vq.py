@@ -14,10 +14,7 @@ from torch import Tensor, nn
 from avalanche_vilco.benchmarks.vilco_vq.embedded import MiniVQConfig
 from avalanche_vilco.benchmarks.vilco_vq.generator import unlabelled_vq, vilco_vq
 from avalanche_vilco.benchmarks.vilco_vq.sources import VQSources, annotation_file
-from avalanche_vilco.benchmarks.vilco_vq.submission import (
-    TrackAnswers,
-    visual_document,
-)
+from avalanche_vilco.benchmarks.vilco_vq.submission import TrackAnswers, visual_document
 from avalanche_vilco.evaluation.metrics.response_track import response_track_metrics
 from avalanche_vilco.experiments.predict import answers_of, one_experience
 from avalanche_vilco.experiments.score import score

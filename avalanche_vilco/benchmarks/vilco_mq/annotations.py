@@ -37,10 +37,10 @@ SUBSETS = ("train", "val", "test")
 DUPLICATE_TOLERANCE_SEC = 1e-3
 """Windows of one clip and label closer than this at both ends are one window."""
 
-_LAYOUT_HINT = "expected the layout of ego4d_clip_annotations_v2.json"
-_OTHER_FORM_HINT = (
-    "take ego4d_clip_annotations_v2.json, or the folder of the moments_train.json and "
-    "moments_val.json that it was made of; for scores it will do"
+_LAYOUT_HINT = (
+    "expected the layout of ego4d_clip_annotations_v2.json; where there is only the "
+    "challenge's clip_annotations.json, which states no category ids, pass the folder "
+    "of the moments_train.json and moments_val.json that it was made of"
 )
 _MAX_LABEL_ID = 2**31 - 1
 
@@ -114,12 +114,6 @@ def read_moment_annotations(
         raise DataError(path, "the file holds no clip", hint="is it the right file?")
     records: dict[str, ClipRecord] = {}
     for clip_id, one in raw.items():
-        match one:
-            case {"annotations": [{"start_time": _} as first, *_]} if (
-                "segment" not in first
-            ):
-                problem = "the form of the challenge's own code, without category ids"
-                raise DataError(path, problem, record=clip_id, hint=_OTHER_FORM_HINT)
         with collected(faults):
             records[clip_id] = convert(
                 one, ClipRecord, path, hint=_LAYOUT_HINT, record=clip_id

@@ -207,6 +207,9 @@ class _World:
 def _draw_world(config: MiniMQConfig) -> _World:
     rng = config.stream(_WORLD)
     n, width = config.n_categories, config.feature_width
+    # Frequencies are long-tailed in each group, in no order of the label ids.
+    tail = np.arange(1.0, config.group_size + 1) ** -1.2
+    tail /= tail.sum()
     prototypes = _draw_prototypes(config, rng)
     cues = [unit_noise(rng, width) for _ in range(2)]
     own_cues = [0.7 * unit_noise(rng, n, width) for _ in range(2)]
@@ -215,7 +218,9 @@ def _draw_world(config: MiniMQConfig) -> _World:
     text_map = rng.standard_normal((width, config.text_width))
     narration_map = rng.standard_normal((width, config.narration_width))
     return _World(
-        label_weights=_draw_label_weights(config, rng),
+        label_weights=np.concatenate(
+            [rng.permutation(tail) for _ in range(config.n_groups)]
+        ),
         length_offsets=0.5 * rng.standard_normal(n),
         prototypes=prototypes,
         start_cues=unit(cues[0] + own_cues[0]),
@@ -240,13 +245,6 @@ def _draw_prototypes(config: MiniMQConfig, rng: np.random.Generator) -> Array:
         [rng.permutation(config.group_size) for _ in range(config.n_groups)]
     )
     return unit(0.45**0.5 * shared[family] + 0.55**0.5 * single)
-
-
-def _draw_label_weights(config: MiniMQConfig, rng: np.random.Generator) -> Array:
-    """Long-tailed frequencies in each group, in no order of the label ids."""
-    tail = np.arange(1.0, config.group_size + 1) ** -1.2
-    tail /= tail.sum()
-    return np.concatenate([rng.permutation(tail) for _ in range(config.n_groups)])
 
 
 def _group_weights(config: MiniMQConfig) -> Array:

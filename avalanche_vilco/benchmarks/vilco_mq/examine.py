@@ -15,10 +15,7 @@ from avalanche_vilco.benchmarks.vilco_mq.annotations import (
     MomentAnnotations,
     read_moment_annotations,
 )
-from avalanche_vilco.benchmarks.vilco_mq.layout import (
-    QUERY_TEXT_FILE,
-    find_annotations,
-)
+from avalanche_vilco.benchmarks.vilco_mq.layout import QUERY_TEXT_FILE, find_annotations
 from avalanche_vilco.benchmarks.vilco_mq.official import read_official_moments
 from avalanche_vilco.core.diagnosis import Diagnosis
 from avalanche_vilco.core.errors import DataError

@@ -35,7 +35,7 @@ from avalanche_vilco.benchmarks.vilco_mq.annotations import (
 )
 from avalanche_vilco.benchmarks.vilco_mq.layout import CATEGORY_FILE, OFFICIAL_FILES
 from avalanche_vilco.core.errors import DataError
-from avalanche_vilco.core.files import existing
+from avalanche_vilco.core.files import existing, plain_name
 from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.core.schema import check_finite, convert, decode_json_object
 
@@ -211,7 +211,7 @@ def _category_ids(
         return {name: i for i, name in enumerate(sorted(used))}, "alphabetical"
     source = "category list"
     if not isinstance(categories, Mapping):
-        source = Path(categories).name
+        source = plain_name(Path(categories))
         categories = _read_categories(Path(categories), report)
     for name, clip in used.items():
         if name not in categories:

@@ -186,7 +186,9 @@ def read_moments(
             hint = "its windows would be lost: join them in one record of the clip"
             asked.fail(f"the clip {key} occurs twice", record=clip.uid, hint=hint)
         known.add(key)
-        if _is_in(clip.subset, subset, reference):
+        # Public code looks for the name in the wanted one: "val" in "validation".
+        is_loose = reference in ("ego4d", "vilco") and isinstance(clip.subset, str)
+        if clip.subset in subset if is_loose else clip.subset == subset:
             targets[key] = _target_windows(clip, asked, labels)
     n_labels = len(labels.numbers)
     if not n_labels:
@@ -234,12 +236,6 @@ def _annotated(asked: Document) -> Iterable[_Annotated]:
         yield _Annotated(uid, clip_id, record.subset, record.annotations)
 
 
-def _is_in(found: Any, subset: str, reference: Reference | None) -> bool:
-    if reference in ("ego4d", "vilco"):
-        return isinstance(found, str) and found in subset
-    return bool(found == subset)
-
-
 def _target_windows(clip: _Annotated, asked: Document, labels: _Labels) -> list[Window]:
     windows = []
     for i, target in enumerate(clip.targets):
@@ -280,20 +276,25 @@ def _notes(
     absent = Counter(label for row in answers.values() for *_, label in row)
     for label in known:
         absent.pop(label, None)
-    outside = [uid for uid in answers if uid not in targets]
-    notes = []
-    if not any(answers.values()):
-        reason = "clips in the predictions, none with any: nothing is found"
-        notes.append(Note(reason, len(answers)))
-    if absent:
-        reason = "predictions of labels that the ground truth does not have, ignored"
-        records = [f"{names[label]} ({n})" for label, n in absent.most_common()]
-        notes.append(Note(reason, absent.total(), tuple(records)))
-    if outside:
-        reason = f"predicted clips outside subset {subset!r}, false positives of mAP"
-        notes.append(Note(reason, len(outside), tuple(outside)))
-    notes += improper(answers.values(), "predicted")
-    return notes + improper(targets.values(), "annotated")
+    outside = tuple(uid for uid in answers if uid not in targets)
+    return Note.told(
+        Note(
+            "clips in the predictions, none with any: nothing is found",
+            0 if any(answers.values()) else len(answers),
+        ),
+        Note(
+            "predictions of labels that the ground truth does not have, ignored",
+            absent.total(),
+            tuple(f"{names[label]} ({n})" for label, n in absent.most_common()),
+        ),
+        Note(
+            f"predicted clips outside subset {subset!r}, false positives of mAP",
+            len(outside),
+            outside,
+        ),
+        improper(answers.values(), "predicted"),
+        improper(targets.values(), "annotated"),
+    )
 
 
 # --- Scores ---------------------------------------------------------------------------
@@ -330,7 +331,7 @@ def score(
     levels = EGO4D_TIOU if tiou is None else tuple(tiou)
     ap = detection_ap(*found.moments.to(device), tiou=levels, reference=reference)
     result.counts = _counts(found.moments, reference)
-    result.notes = found.notes + _repeats(found.moments, reference)
+    result.notes = found.notes + Note.told(_repeats(found.moments, reference))
     result.scores["mAP"] = score_row(levels, ap.mean_ap.tolist())
     moments = ranked.moments.to(device)
     add_recall(result, moments, grid)
@@ -362,14 +363,14 @@ def _clip_labels(labels: Tensor, n_labels: int) -> Tensor:
     return (clip * n_labels + labels[clip, place]).unique()
 
 
-def _repeats(moments: MomentSubmission, reference: Reference | None) -> list[Note]:
+def _repeats(moments: MomentSubmission, reference: Reference | None) -> Note:
     labels = moments.target_labels
     counted = counted_labels(moments.target_segments, labels, reference=reference)
     count = int((counted != labels).sum())
     reason = "annotated windows that repeat another one (or are shorter than 1 ms)"
     if reference != "actionformer":
         reason = "annotated windows that repeat another one to within 1 ms"
-    return [Note(f"{reason}, left out", count)] if count else []
+    return Note(f"{reason}, left out", count)
 
 
 def moment_document(

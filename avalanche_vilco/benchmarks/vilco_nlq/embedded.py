@@ -368,11 +368,7 @@ def _draw_clip(config: MiniNLQConfig, plan: _ClipPlan) -> _Clip:
             story.add(kind, fillers, story.find_room(length), length)
     order = rng.permutation(len(questions))
     return _Clip(
-        plan,
-        uid,
-        source_uid,
-        tuple(story.events),
-        tuple(questions[i] for i in order),
+        plan, uid, source_uid, tuple(story.events), tuple(questions[i] for i in order)
     )
 
 

@@ -145,7 +145,7 @@ def _notes(
 ) -> list[Note]:
     counted = "counted as misses" if reference is None else "not counted"
     scores = {key: [window[2] for window in row] for key, row in answered.items()}
-    notes = [
+    return Note.told(
         Note.of(
             f"queries without an answer, {counted}",
             [key for key in asked if not answered.get(key)],
@@ -154,10 +154,9 @@ def _notes(
             "answers ranked by the scores beside their windows, not as listed",
             [key for key, row in scores.items() if row != sorted(row, reverse=True)],
         ),
-        *improper(answered.values(), "predicted"),
-        *improper([[query.window] for query in asked.values()], "annotated"),
-    ]
-    return [note for note in notes if note.count]
+        improper(answered.values(), "predicted"),
+        improper([[query.window] for query in asked.values()], "annotated"),
+    )
 
 
 def _asked(document: Document) -> dict[Key, _Asked]:
@@ -302,8 +301,4 @@ def question_document(
         }
         for sample, windows in zip(data.samples, answers, strict=True)
     ]
-    return {
-        "version": "1.0",
-        "challenge": "ego4d_nlq_challenge",
-        "results": results,
-    }
+    return {"version": "1.0", "challenge": "ego4d_nlq_challenge", "results": results}

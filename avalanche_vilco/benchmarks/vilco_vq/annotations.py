@@ -380,24 +380,17 @@ class _Reader:
                 raise _Unusable("no frame before the query frame")
             crop = _crop(set_at, one.visual_crop)
             track = _track(set_at, boxes, outcomes) if has_track else None
-            if track is not None:
-                self._check_track(track, query_frame)
+            if track is not None and track.frames[0] >= query_frame:
+                raise _Unusable("response track: begins after the search window")
         except _Unusable as reason:
             self._sets.reject(str(reason))
             self._boxes.reject("its query set is rejected", len(boxes))
             return None
+        reaches = int(track is not None and track.frames[-1] >= query_frame)
+        self._sets.note("response track reaches the query frame", reaches)
         self._count(one.visual_crop, boxes, outcomes)
-        return VisualQuery(
-            query_id,
-            uid,
-            number,
-            clip.clip_id,
-            clip.subset,
-            title,
-            query_frame,
-            crop,
-            track,
-        )
+        place = (uid, number, clip.clip_id, clip.subset)
+        return VisualQuery(query_id, *place, title, query_frame, crop, track)
 
     def _title(self, raw: str | None, *, is_needed: bool) -> str:
         title = " ".join((raw or "").split())
@@ -407,17 +400,8 @@ class _Reader:
         self._sets.note("without title", int(not title))
         return title
 
-    def _check_track(self, track: ResponseTrack, query_frame: int) -> None:
-        if track.frames[0] >= query_frame:
-            raise _Unusable("response track: begins after the search window")
-        reaches = int(track.frames[-1] >= query_frame)
-        self._sets.note("response track reaches the query frame", reaches)
-
     def _count(
-        self,
-        crop: _BoxRecord,
-        boxes: Sequence[_BoxRecord],
-        outcomes: Counter[str],
+        self, crop: _BoxRecord, boxes: Sequence[_BoxRecord], outcomes: Counter[str]
     ) -> None:
         if _overhangs(crop):
             self._sets.change("crop overhangs the frame, clipped to it")

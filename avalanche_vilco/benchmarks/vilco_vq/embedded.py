@@ -366,11 +366,7 @@ def _appear(
 
 
 def _path(
-    config: MiniVQConfig,
-    look: Look,
-    start: int,
-    length: int,
-    rng: np.random.Generator,
+    config: MiniVQConfig, look: Look, start: int, length: int, rng: np.random.Generator
 ) -> _Appearance:
     height, width = config.frame_size
     steps = np.linspace(0, 1, length)
@@ -524,8 +520,7 @@ def _write_subset(
         frames, boxes = _draw(config, clip)
         write_video(root / CLIP_FOLDER / f"{clip.uid}{VIDEO_SUFFIX}", frames, _FPS)
         video = videos.setdefault(
-            clip.video_uid,
-            {"video_uid": clip.video_uid, "split": subset, "clips": []},
+            clip.video_uid, {"video_uid": clip.video_uid, "split": subset, "clips": []}
         )
         video["clips"].append(_clip_record(config, clip, boxes))
         counts[subset] += 1
@@ -637,11 +632,7 @@ def _video_frame(clip: _Clip, frame: int) -> int:
 
 
 def _box_record(
-    config: MiniVQConfig,
-    clip: _Clip,
-    frame: int,
-    box: Box,
-    rng: np.random.Generator,
+    config: MiniVQConfig, clip: _Clip, frame: int, box: Box, rng: np.random.Generator
 ) -> Record:
     """A box in the annotations' pixels, half a pixel of the file off at most times."""
     scale = config.annotation_scale

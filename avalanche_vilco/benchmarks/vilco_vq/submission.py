@@ -301,7 +301,7 @@ def _notes(
     valid = set(asked)
     boxes, _, owners = tracks.predicted
     answered = set(tracks.queries[owners.unique()].tolist())
-    notes = [
+    return Note.told(
         Note.of(
             "queries without an answer, counted as misses",
             [key for query, key in enumerate(asked) if query not in answered],
@@ -318,19 +318,14 @@ def _notes(
             "predicted boxes without area, which match nothing",
             int((box_area(boxes) == 0).sum()),
         ),
-    ]
-    return [note for note in notes if note.count]
+    )
 
 
 # --- Scores ---------------------------------------------------------------------------
 
 
 def score(
-    result: Score,
-    predictions: Document,
-    annotations: Document,
-    *,
-    device: str = "cpu",
+    result: Score, predictions: Document, annotations: Document, *, device: str = "cpu"
 ) -> None:
     """Add tAP, stAP, success and recovery, over all queries and by size.
 

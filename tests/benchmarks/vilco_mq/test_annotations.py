@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +115,9 @@ WRONG_FIELDS = {
 def test_wrong_field_is_named_with_file_and_record(case, tmp_path):
     changes, field, problem = WRONG_FIELDS[case]
     path = write(tmp_path, clip_a(**changes))
-    with pytest.raises(DataError) as caught:
+    where = re.escape(f"{path}, record 'clip-a', field '{field}': ")
+    with pytest.raises(DataError, match=f"{where}.*{re.escape(problem)}"):
         read_moment_annotations(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}, record 'clip-a', field '{field}': ")
-    assert problem in message
 
 
 WRONG_WINDOWS = {
@@ -140,12 +139,9 @@ WRONG_WINDOWS = {
 def test_wrong_window_is_named_with_its_number(case, tmp_path):
     wrong, field, problem = WRONG_WINDOWS[case]
     path = write(tmp_path, clip_a(window(1, 5), wrong))
-    with pytest.raises(DataError) as caught:
+    where = re.escape(f"{path}, record 'clip-a', field 'annotations[1].{field}")
+    with pytest.raises(DataError, match=f"{where}.*{re.escape(problem)}"):
         read_moment_annotations(path)
-    message = str(caught.value)
-    where = f"{path}, record 'clip-a', field 'annotations[1].{field}"
-    assert message.startswith(where)
-    assert problem in message
 
 
 def test_number_too_large_for_a_float_is_refused_by_field(tmp_path):
@@ -213,16 +209,10 @@ def test_two_ids_of_one_label_are_refused_across_clips(tmp_path):
 
 def test_clip_that_occurs_twice_is_refused(tmp_path):
     one = json.dumps(record("clip-a", window(1, 5)))
-    content = f'{{"clip-a": {one}, "clip-a": {one}}}'.encode()
-    with pytest.raises(DataError, match="key 'clip-a' occurs twice"):
-        read_moment_annotations(write(tmp_path, content))
-
-
-def test_clip_that_occurs_twice_is_refused_if_its_first_record_is_a_stub(tmp_path):
-    one = json.dumps(record("clip-a", window(1, 5)))
-    content = f'{{"clip-a": {{}}, "clip-a": {one}}}'.encode()
-    with pytest.raises(DataError, match="key 'clip-a' occurs twice"):
-        read_moment_annotations(write(tmp_path, content))
+    for first in (one, "{}"):
+        content = f'{{"clip-a": {first}, "clip-a": {one}}}'.encode()
+        with pytest.raises(DataError, match="key 'clip-a' occurs twice"):
+            read_moment_annotations(write(tmp_path, content))
 
 
 def test_field_that_occurs_twice_is_refused_with_its_record(tmp_path):
@@ -236,7 +226,7 @@ def test_file_of_the_challenges_code_says_which_to_take(tmp_path):
     windows = [{"start_time": 1.0, "end_time": 5.0, "label": "cook"}]
     content = {"clip-a": record("clip-a", *windows)}
     del content["clip-a"]["duration"]
-    with pytest.raises(DataError, match=r"'clip-a'.*take .*_v2\.json.*moments_train"):
+    with pytest.raises(DataError, match=r"'clip-a'.*_v2\.json;.*moments_train"):
         read_moment_annotations(write(tmp_path, content))
 
 

@@ -23,11 +23,7 @@ from avalanche_vilco.benchmarks.vilco_vq.clip_videos import (
     clip_file_frames,
 )
 from avalanche_vilco.core.errors import DataError
-from avalanche_vilco.data.media.video import (
-    VideoError,
-    VideoFolder,
-    write_video,
-)
+from avalanche_vilco.data.media.video import VideoError, VideoFolder, write_video
 
 FRAME = {"original_width": 200, "original_height": 100}
 

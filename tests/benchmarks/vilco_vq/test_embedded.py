@@ -18,9 +18,7 @@ from avalanche_vilco.benchmarks.vilco_vq.annotations import (
     read_unlabelled_visual_queries,
     read_visual_queries,
 )
-from avalanche_vilco.benchmarks.vilco_vq.clip_videos import (
-    check_clip_videos,
-)
+from avalanche_vilco.benchmarks.vilco_vq.clip_videos import check_clip_videos
 from avalanche_vilco.benchmarks.vilco_vq.embedded import MINI_VQ_TITLES, MiniVQConfig
 from avalanche_vilco.data.media.video import VideoFolder, probe_video
 
