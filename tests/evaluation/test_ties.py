@@ -225,13 +225,6 @@ def test_tracks_score_as_a_plain_loop_says(drawn):
     assert got.success[2] == pytest.approx(success, abs=1e-12)
 
 
-def test_tied_tracks_of_a_query_are_worth_half_in_either_order():
-    asked, wrong = (0, 4, 6, 0.5), (50, 4, 6, 0.5)
-    for row in ([asked, wrong], [wrong, asked]):
-        (got,) = values([VisualQueryMetrics()], [query_batch([(asked, row)])])
-        assert (got["tAP"], got["stAP"], got["success"]) == ("0.5", "0.5", "1.0")
-
-
 @settings(max_examples=30)
 @given(
     st.lists(

@@ -173,11 +173,14 @@ def test_recovery_weighs_frames_and_success_weighs_queries():
     assert flat["success"] == pytest.approx(0.5)
 
 
-def test_ties_in_a_query_go_to_the_first_and_in_ego4d_to_the_last():
-    predictions = [[answer(0.5, 0, 4), answer(0.5, 50, 4)]]
-    targets = [asked_track(0, 4)]
-    assert scores_of(targets, predictions)["all"].success[0] == 1
-    assert scores_of(targets, predictions, reference="ego4d")["all"].success[0] == 0
+def test_ties_in_a_query_count_together_and_in_ego4d_the_last_is_first():
+    row, targets = [answer(0.5, 0, 4), answer(0.5, 50, 4)], [asked_track(0, 4)]
+    for order, official in ((row, 0.5), (row[::-1], 1.0)):
+        ours = scores_of(targets, [order])["all"].summary()
+        assert (ours["tAP"], ours["stAP"], ours["success"]) == (0.5, 0.5, 1.0)
+        public = scores_of(targets, [order], reference="ego4d")["all"].summary()
+        assert public["tAP"] == official
+        assert public["success"] == (official == 1.0)
 
 
 def test_a_score_that_is_not_a_number_comes_last():
