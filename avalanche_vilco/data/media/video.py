@@ -418,7 +418,12 @@ def _import_av() -> ModuleType:
 
 def _unreadable(path: Path, error: Exception) -> VideoError:
     reason = str(error).partition(": '")[0]
-    return VideoError(path, f"not a readable video: {reason}", hint=_COPY_HINT)
+    if isinstance(error, PermissionError):
+        hint = "make it readable for this user"
+    else:
+        hint = _COPY_HINT if isinstance(error, ValueError | EOFError) else _WRITE_HINT
+    kind = UnsupportedVideo if hint == _WRITE_HINT else VideoError
+    return kind(path, f"not a readable video: {reason}", hint=hint)
 
 
 class _Probed(msgspec.Struct):
@@ -451,16 +456,14 @@ def _probe(path: Path) -> _Probed:
         with av.open(str(path), metadata_errors="replace") as container:
             return _Probed(_listed(av, path, container))
     except VideoError as error:
-        is_damaged = not isinstance(error, UnsupportedVideo)
-        return _Probed(None, error.problem, error.hint, is_damaged)
+        refusal = error
     except av.FFmpegError as error:
-        if isinstance(error, OSError):
-            # It may be another time: not remembered.
-            hint = "make it readable for this user"
-            problem = f"cannot be opened: {error.strerror}"
-            raise VideoError(path, problem, hint=hint) from None
         refusal = _unreadable(path, error)
-        return _Probed(None, refusal.problem, refusal.hint)
+        if isinstance(error, OSError):
+            # It may go another time: not remembered.
+            raise refusal from None
+    is_damaged = not isinstance(refusal, UnsupportedVideo)
+    return _Probed(None, refusal.problem, refusal.hint, is_damaged)
 
 
 def _shown_tracks(container: Any) -> list[Any]:
@@ -501,8 +504,12 @@ def _listed(av: ModuleType, path: Path, container: Any) -> VideoInfo:
         (t if is_key else _BEFORE_ALL for t, is_key, _ in packets), max
     )
     keys = np.flatnonzero([is_key for _, is_key in shown])
-    frame = _first_frame(av, path, container, stream, int(pts[0]))
-    turn = _turn(path, frame)
+    container.seek(int(pts[0]), stream=stream, backward=True)
+    frame = next(container.decode(stream), None)
+    if frame is None:
+        problem = "no frame comes out of the decoder"
+        raise VideoError(path, problem, hint=_COPY_HINT)
+    codec, turn = stream.codec_context.codec, _turn(path, frame)
     height, width = frame.height, frame.width
     info = VideoInfo(
         path,
@@ -512,7 +519,7 @@ def _listed(av: ModuleType, path: Path, container: Any) -> VideoInfo:
         float(stream.average_rate or stream.guessed_rate or 1),
         keys.astype(np.int64),
         any(t < key for (t, _, _), key in zip(packets, key_stamps, strict=True)),
-        stream.codec_context.codec.canonical_name,
+        getattr(codec, "canonical_name", codec.name),
         frame.format.name,
         turn,
         n_hidden,
@@ -546,25 +553,6 @@ def _n_hidden(
         problem = f"its edit list shows none of its {declared} frames"
         raise UnsupportedVideo(path, problem, hint=hint)
     raise VideoError(path, "the file holds no frame", hint=_COPY_HINT)
-
-
-def _first_frame(
-    av: ModuleType, path: Path, container: Any, stream: Any, pts: int
-) -> Any:
-    """A frame from the file's start, which tells what its decoder makes of it."""
-    try:
-        container.seek(pts, stream=stream, backward=True)
-        frame = next(container.decode(stream), None)
-    except av.FFmpegError as error:
-        reason = str(error).partition(": '")[0]
-        problem = f"its first frame cannot be decoded: {reason}"
-        if isinstance(error, av.error.InvalidDataError):
-            raise VideoError(path, problem, hint=_COPY_HINT) from None
-        raise UnsupportedVideo(path, problem, hint=_WRITE_HINT) from None
-    if frame is None:
-        problem = "no frame comes out of the decoder"
-        raise VideoError(path, problem, hint=_COPY_HINT)
-    return frame
 
 
 def _turn(path: Path, frame: Any) -> tuple[bool, bool, bool]:
@@ -771,7 +759,8 @@ class _DecordReader(VideoReader):
                 str(info.path), num_threads=threads, fault_tol=_NO_REPEATED_FRAME
             )
         except (RuntimeError, decord.DECORDError) as error:
-            raise _unreadable(info.path, error) from None
+            problem = f"decord cannot open it: {error}".partition("\n")[0]
+            raise UnsupportedVideo(info.path, problem, hint=_DECORD_HINT) from None
         self._errors = (RuntimeError, IndexError, decord.DECORDError)
         found = f"{len(self._reader)} frames"
         is_same = len(self._reader) == info.n_frames

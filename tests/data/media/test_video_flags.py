@@ -44,24 +44,29 @@ TURNS: dict[str, tuple[tuple[int, int, int, int], Callable[[Any], Any]]] = {
 }
 
 
-def write(path: Path, codec: str, size: tuple[int, int], **how: Any) -> None:
-    height, width = size
+def pictures(height: int, width: int) -> list[Any]:
     rng = np.random.default_rng(0)
     texture = rng.integers(0, 256, (height // 4 + 1, width // 4 + 1, 3), np.uint8)
     texture = texture.repeat(4, 0).repeat(4, 1)[:height, :width]
+    return [np.roll(texture, 2 * number, axis=1) for number in range(N_FRAMES)]
+
+
+def write(path: Path, *tracks: dict[str, Any]) -> None:
     with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=30)
-        stream.width, stream.height = width, height
-        stream.pix_fmt = how.get("pixels", "yuv420p")
-        stream.codec_context.time_base = Fraction(1, 300)
-        stream.options = how.get("options", {})
-        for number in range(N_FRAMES):
-            image = np.roll(texture, 2 * number, axis=1)
-            frame = av.VideoFrame.from_ndarray(image, format="rgb24")
-            frame.time_base = Fraction(1, 300)
-            frame.pts = how.get("times", lambda k: 10 * k)(number)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
+        streams = []
+        for how in tracks:
+            stream = container.add_stream(how.get("codec", "libx264"), rate=30)
+            stream.height, stream.width = how.get("size", (64, 80))
+            stream.pix_fmt = how.get("pixels", "yuv420p")
+            stream.codec_context.time_base = Fraction(1, 300)
+            stream.options = how.get("options", {})
+            streams.append((stream, how.get("times", lambda k: 10 * k)))
+        for stream, times in streams:
+            for number, image in enumerate(pictures(stream.height, stream.width)):
+                frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+                frame.time_base, frame.pts = Fraction(1, 300), times(number)
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode(None))
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +76,7 @@ def files(tmp_path_factory) -> dict[str, tuple[Path, list[Any]]]:
     for name, how in CODECS.items():
         path = folder / f"{name}.mp4"
         try:
-            write(path, **{"codec": "libx264", "size": (64, 80), **how})
+            write(path, how)
         except av.codec.codec.UnknownCodecError:
             continue
         with av.open(str(path)) as container:
@@ -114,7 +119,7 @@ def test_what_a_header_says_is_told(files):
     assert info.is_constant_rate and not info.decord_fault
     assert not probe_video(files["uneven"][0]).is_constant_rate
     if "av1" in files:
-        assert probe_video(files["av1"][0]).codec == "av1"
+        assert probe_video(files["av1"][0]).codec in ("av1", "libdav1d")
 
 
 def edited(content: bytes, old: bytes, new: bytes) -> bytes:
@@ -164,16 +169,9 @@ def test_a_folder_refuses_at_its_check_what_its_decoder_would_not_read(
         VideoFolder(tmp_path, backend="decord").info("clip")
 
 
-def test_a_file_with_two_tracks_is_read_alike(files, tmp_path):
+def test_a_file_with_two_tracks_is_read_alike(tmp_path):
     path = tmp_path / "two.mp4"
-    sources = [av.open(str(files[name][0])) for name in ("b_frames", "colours")]
-    with av.open(str(path), "w") as sink:
-        tracks = [sink.add_stream_from_template(s.streams.video[0]) for s in sources]
-        for source, track in zip(sources, tracks, strict=True):
-            for packet in source.demux(video=0):
-                if packet.size:
-                    packet.stream = track
-                    sink.mux(packet)
+    write(path, {}, {"size": (64, 96)})
     assert probe_video(path).n_tracks == 2
     read = [open_video(path, backend=one).read([3]) for one in ("auto", "pyav")]
     assert read[0].equal(read[1])
