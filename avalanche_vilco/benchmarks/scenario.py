@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from avalanche.benchmarks import CLScenario, EagerCLStream
 from avalanche.benchmarks.scenarios.dataset_scenario import DatasetExperience
+from avalanche.benchmarks.scenarios.online import OnlineCLExperience
 from avalanche.benchmarks.utils import AvalancheDataset, DataAttribute, TaskLabels
 from avalanche.benchmarks.utils.classification_dataset import (
     TaskAwareSupervisedClassificationDataset,
@@ -121,6 +122,24 @@ class QueryExperience(DatasetExperience):
         shown = ", ".join([*map(repr, names[:3]), *["..."] * (len(names) > 3)])
         samples = _counted(self.dataset)
         return f"QueryExperience({place}: {len(names)} queries [{shown}], {samples})"
+
+
+class _PartLabels:
+    """Task labels of parts of our experiences, which ``split_online_stream`` drops.
+
+    Without any, Avalanche's training loader ignores the collate function. Other
+    experiences are left as they are: without labels, or with those they are given.
+    """
+
+    def __get__(self, part: Any, owner: type) -> list[int]:
+        if part is not None:
+            with part.no_attribute_masking():
+                if isinstance(part.origin_experience, QueryExperience):
+                    return part.origin_experience.task_labels
+        raise AttributeError("task_labels")
+
+
+OnlineCLExperience.task_labels = _PartLabels()
 
 
 class QueryStream(EagerCLStream):
