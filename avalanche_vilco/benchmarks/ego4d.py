@@ -58,7 +58,8 @@ def read_official_file(
     :param hint: what the file should be.
     :raises DataError: not JSON, truncated, of another form, version or subset.
     """
-    raw = decode_json_object(path, report.read(path), hint=hint)
+    content = report.read(path)
+    raw = decode_json_object(path, content, hint=hint, faults=report.faults)
     file = convert(raw, _File, path, hint=hint)
     version = str(file.version)
     if not _KNOWN_VERSION.match(version):

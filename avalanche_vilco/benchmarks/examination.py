@@ -31,6 +31,7 @@ from avalanche_vilco.data.text.narrations import (
 
 Finder = Callable[[Path], Mapping[str, Path]]
 
+MAX_ANNOTATION_FAULTS = 25
 FIX_RECORD = "mend the record, or fetch the file again"
 _NOT_ASKED_FOR = "nothing to do: no stream asks for them"
 
@@ -60,7 +61,8 @@ def clip_ids_in(paths: Iterable[Path]) -> frozenset[str]:
         if videos is None:
             found |= content.keys()
         else:
-            found |= {str(c.get("clip_uid")) for v in videos for c in v["clips"]}
+            clips = (clip for video in videos for clip in video["clips"])
+            found |= {str(c.get("clip_uid")) for c in clips if isinstance(c, dict)}
     return frozenset(found)
 
 
@@ -107,15 +109,17 @@ def read_subsets(
         diagnosis.fault("annotations", folder, problem, remedy)
     found: list[Any] = []
     clips: list[KnownClip] | None = None
+    faults: list[DataError] = []
     with diagnosis.guard("annotations", folder):
-        found.append(read(labelled))
+        found.append(read(labelled, faults=faults))
         clips = _known_clips(found[0], features_per_sec)
         if len(labelled) == 2:
             check_disjoint_parents(found[0].clips.values(), files["val"])
     if "test" in files:
         with diagnosis.guard("annotations", files["test"]):
-            found.append(read_test(files["test"]))
+            found.append(read_test(files["test"], faults=faults))
             clips = clips and clips + _known_clips(found[-1], features_per_sec)
+    add_record_faults(diagnosis, folder, faults)
     known = {clip.clip_id for clip in clips or ()}
     if clips is not None:
         with diagnosis.guard("annotations", folder):
@@ -129,6 +133,21 @@ def read_subsets(
         f"{unit} rejected": sum(tally.read - tally.passed_on for tally in tallies),
     }
     return AnnotatedSubsets(found, clips, frozenset(known))
+
+
+def add_record_faults(
+    diagnosis: Diagnosis, path: Path, faults: Sequence[DataError]
+) -> None:
+    """Add what a reader collected; endless faults end with their number.
+
+    :param path: of the annotations.
+    :param faults: of their records.
+    """
+    for fault in faults[:MAX_ANNOTATION_FAULTS]:
+        diagnosis.add_error("annotations", fault, FIX_RECORD)
+    if len(faults) > MAX_ANNOTATION_FAULTS:
+        problem = f"{len(faults) - MAX_ANNOTATION_FAULTS} more records at fault"
+        diagnosis.fault("annotations", path, problem, "mend these, then ask again")
 
 
 def _known_clips(read: Any, features_per_sec: float) -> list[KnownClip]:

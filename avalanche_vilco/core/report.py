@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import plain_name, read_content
 
 
@@ -84,6 +86,18 @@ class DataReport:
     """File name -> SHA-256 of its content."""
     tallies: list[Tally] = field(default_factory=list)
     """Stages in order."""
+    faults: list[DataError] | None = field(default=None, repr=False, compare=False)
+    """Gets errors of records, which then are left out; None: they are raised."""
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Where an error of a record is collected, if faults are."""
+        try:
+            yield
+        except DataError as fault:
+            if self.faults is None:
+                raise
+            self.faults.append(fault)
 
     def read(self, path: Path) -> bytes:
         """What a file holds, see ``core.files.read_content``; keeps its hash."""

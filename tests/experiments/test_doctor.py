@@ -356,7 +356,7 @@ def test_several_records_at_fault_are_all_named(root):
 
 def test_endless_faults_of_records_end(root, monkeypatch):
     monkeypatch.setattr(
-        "avalanche_vilco.benchmarks.vilco_mq.examine.MAX_ANNOTATION_FAULTS", 2
+        "avalanche_vilco.benchmarks.examination.MAX_ANNOTATION_FAULTS", 2
     )
     records = records_of(root)
     for record in records.values():
@@ -475,17 +475,6 @@ def test_faults_beside_official_files_are_found(official_root):
     missing, leftover = examine(official_root).findings
     assert missing.records == (uid,)
     assert leftover.records == ("unknown-clip.pt",)
-
-
-def test_fault_in_an_official_file_is_found_by_its_clip(official_root):
-    path = official_root / OFFICIAL_FILES["val"]
-    content = json.loads(path.read_text())
-    one = content["videos"][0]["clips"][0]
-    one["video_end_sec"] = "480"
-    path.write_text(json.dumps(content))
-    (found,) = examine(official_root).findings
-    assert found.file == str(path)
-    assert one["clip_uid"] in found.line()
 
 
 @pytest.mark.parametrize("name", ["nothing", ANNOTATIONS])
@@ -681,6 +670,18 @@ OTHERS: dict[str, tuple[Plant, str, str, str]] = {
         *("track_root", "annotations", "1 parent videos are in train as well"),
     ),
 }
+
+
+@pytest.mark.parametrize("fixture", ["official_root", "question_root", "track_root"])
+def test_every_clip_at_fault_of_official_files_is_named(fixture, request):
+    root = request.getfixturevalue(fixture)
+    planted = {
+        (str(path), (edit_first(path, lambda one: one.update(video_end_sec="480")),))
+        for path in [*root.glob("*_train.json"), *root.glob("*_val.json")]
+    }
+    found = examine(root, deep=False).findings
+    faults = [one for one in found if one.severity == "fault"]
+    assert {(one.file, one.records) for one in faults} == planted
 
 
 @pytest.mark.parametrize("case", OTHERS)

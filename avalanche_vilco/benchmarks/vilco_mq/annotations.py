@@ -11,8 +11,7 @@ of the features (steps a second). Ego4D's own files are read by
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,19 +107,17 @@ def read_moment_annotations(
             f"no annotation file at {path}; pass the path of "
             "ego4d_clip_annotations_v2.json, which comes with Ego4D's moment queries"
         )
-    report = DataReport()
+    report = DataReport(faults=faults)
     raw = decode_json_object(path, report.read(path), hint=_LAYOUT_HINT, faults=faults)
     if not raw:
         raise DataError(path, "the file holds no clip", hint="is it the right file?")
     records: dict[str, ClipRecord] = {}
     for clip_id, one in raw.items():
-        with collected(faults):
+        with report.collected():
             records[clip_id] = convert(
                 one, ClipRecord, path, hint=_LAYOUT_HINT, record=clip_id
             )
-    return moment_annotations(
-        [(path, records)], report, raw_windows=raw_windows, faults=faults
-    )
+    return moment_annotations([(path, records)], report, raw_windows=raw_windows)
 
 
 def moment_annotations(
@@ -129,26 +126,24 @@ def moment_annotations(
     *,
     raw_windows: bool = False,
     label_id_source: str = "annotation file",
-    faults: list[DataError] | None = None,
 ) -> MomentAnnotations:
     """Validate records whose types are right already.
 
     :param files: files with their records, clip uid -> record.
-    :param report: where to count.
+    :param report: where to count, and perhaps to collect errors.
     :param raw_windows: see :func:`read_moment_annotations`.
     :param label_id_source: where the category ids come from.
-    :param faults: see :func:`read_moment_annotations`.
     :raises DataError: a value breaks a rule; names file, record and field.
     """
     names: dict[int, str] = {}
     clips: list[MomentClip] = []
     for path, records in files:
         for clip_id, record in records.items():
-            with collected(faults):
+            with report.collected():
                 _check_record(path, clip_id, record)
                 names = _checked_labels(path, clip_id, record, names)
                 clips.append(_moment_clip(clip_id, record, report, raw_windows))
-    if not names and not faults:
+    if not names and not report.faults:
         hint = "a test file cannot be trained on"
         raise DataError(files[0][0], "no clip has an annotation", hint=hint)
     train, val = (
@@ -159,20 +154,6 @@ def moment_annotations(
     report.stage("annotations", "clips").note(reason, len(train & val))
     names = dict(sorted(names.items()))
     return MomentAnnotations(tuple(clips), names, report, label_id_source)
-
-
-@contextmanager
-def collected(faults: list[DataError] | None) -> Iterator[None]:
-    """Collect an error of a record instead of raising it.
-
-    :param faults: gets the error; None: it is raised.
-    """
-    try:
-        yield
-    except DataError as fault:
-        if faults is None:
-            raise
-        faults.append(fault)
 
 
 def _checked_labels(

@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from avalanche_vilco.benchmarks.examination import (
-    FIX_RECORD,
     KnownClip,
+    add_record_faults,
     clip_ids_in,
     examine_parts,
 )
@@ -20,8 +20,6 @@ from avalanche_vilco.benchmarks.vilco_mq.official import read_official_moments
 from avalanche_vilco.core.diagnosis import Diagnosis
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.data.text.tokens import examine_query_text
-
-MAX_ANNOTATION_FAULTS = 25
 
 
 def examine(root: Path, diagnosis: Diagnosis) -> None:
@@ -58,19 +56,13 @@ def _read(
         diagnosis.fault("annotations", diagnosis.root, problem, remedy)
         return None, frozenset()
     with diagnosis.guard("annotations", path):
-        if path.is_dir():
-            read = read_official_moments(path)
-            known = clip_ids_in(path / name for name in read.report.files)
-        else:
-            faults: list[DataError] = []
-            read = read_moment_annotations(path, faults=faults)
-            for fault in faults[:MAX_ANNOTATION_FAULTS]:
-                diagnosis.add_error("annotations", fault, FIX_RECORD)
-            if len(faults) > MAX_ANNOTATION_FAULTS:
-                problem = f"{len(faults) - MAX_ANNOTATION_FAULTS} more records at fault"
-                remedy = "mend these, then ask again"
-                diagnosis.fault("annotations", path, problem, remedy)
-            known = clip_ids_in([path])
+        faults: list[DataError] = []
+        is_official = path.is_dir()
+        read_files = read_official_moments if is_official else read_moment_annotations
+        read = read_files(path, faults=faults)
+        add_record_faults(diagnosis, path, faults)
+        folder = path if is_official else path.parent
+        known = clip_ids_in(folder / name for name in read.report.files)
         if read.clips:
             _count(diagnosis, path, read)
             return read, known

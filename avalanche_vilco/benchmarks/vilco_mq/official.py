@@ -105,6 +105,7 @@ def read_official_moments(
     categories: Mapping[str, int] | Path | str | None = None,
     features_per_sec: float | None = None,
     raw_windows: bool = False,
+    faults: list[DataError] | None = None,
 ) -> MomentAnnotations:
     """Read and validate Ego4D's own moment-query files.
 
@@ -118,6 +119,7 @@ def read_official_moments(
         state; default 1.8741513727840071, as in the processed v2 file.
     :param raw_windows: as in
         :func:`~avalanche_vilco.benchmarks.vilco_mq.annotations.read_moment_annotations`.
+    :param faults: as there.
     :return: clips in the order train, val, test; the report counts labels that are
         not primary and clips without one.
     :raises FileNotFoundError: a file is absent.
@@ -129,7 +131,7 @@ def read_official_moments(
     rate = FEATURES_PER_SEC if features_per_sec is None else features_per_sec
     if not 0 < rate < math.inf:
         raise ValueError(f"expected a positive features_per_sec but got {rate}")
-    folder, report = Path(folder), DataReport()
+    folder, report = Path(folder), DataReport(faults=faults)
     files = []
     for subset, name in OFFICIAL_FILES.items():
         path = existing(folder / name)
@@ -142,9 +144,10 @@ def read_official_moments(
                 "ego4d --datasets annotations --benchmarks MQ"
             )
     check_versions(files)
-    clips = _clips(files)
+    clips = _clips(files, report)
     for clip in clips:
-        clip.labels = _primary(clip, report)
+        with report.collected():
+            clip.labels = _primary(clip, report)
     ids, source = _category_ids(folder, categories, clips, report)
     tally = report.stage("annotations", "clips")
     records: dict[Path, dict[str, ClipRecord]] = {file.path: {} for file in files}
@@ -158,24 +161,25 @@ def read_official_moments(
     )
 
 
-def _clips(files: Iterable[OfficialFile]) -> list[_Clip]:
+def _clips(files: Iterable[OfficialFile], report: DataReport) -> list[_Clip]:
     """Clips of all files; one that occurs again in its video adds annotators."""
     clips: dict[str, _Clip] = {}
     for file in files:
         path = file.path
         for video, name, raw in file.clips():
-            clip = convert(raw, _OfficialClip, path, hint=_LAYOUT_HINT, record=name)
-            uid, start, end = clip.clip_uid, clip.video_start_sec, clip.video_end_sec
-            check_length(path, name, "video_end_sec", end - start)
-            fresh = _Clip(path, uid, video.video_uid, video.split, start, end)
-            known = clips.setdefault(uid, fresh)
-            if known.path != path:
-                problem = f"the clip is in {known.path.name} as well"
-                raise DataError(path, problem, record=uid, field="clip_uid")
-            if known.place != fresh.place:
-                problem = f"occurs twice: {known.place} and {fresh.place}"
-                raise DataError(path, problem, record=uid)
-            known.annotators.extend(clip.annotations)
+            with report.collected():
+                clip = convert(raw, _OfficialClip, path, hint=_LAYOUT_HINT, record=name)
+                uid, at = clip.clip_uid, (clip.video_start_sec, clip.video_end_sec)
+                check_length(path, name, "video_end_sec", at[1] - at[0])
+                fresh = _Clip(path, uid, video.video_uid, video.split, *at)
+                known = clips.setdefault(uid, fresh)
+                if known.path != path:
+                    problem = f"the clip is in {known.path.name} as well"
+                    raise DataError(path, problem, record=uid, field="clip_uid")
+                if known.place != fresh.place:
+                    problem = f"occurs twice: {known.place} and {fresh.place}"
+                    raise DataError(path, problem, record=uid)
+                known.annotators.extend(clip.annotations)
     return list(clips.values())
 
 

@@ -154,7 +154,10 @@ class _Raw:
 
 
 def read_language_queries(
-    files: Mapping[str, Path | str], *, is_raw: bool = False
+    files: Mapping[str, Path | str],
+    *,
+    is_raw: bool = False,
+    faults: list[DataError] | None = None,
 ) -> LanguageAnnotations:
     """Read and validate annotated files of natural-language queries.
 
@@ -168,6 +171,8 @@ def read_language_queries(
     :param is_raw: leave, as public code does, windows that overhang or lie behind the
         clip's end as they are, and prefixes such as "Query Text:" and surplus blanks
         in questions.
+    :param faults: if given, errors of clips, lines and questions are added to it, not
+        raised, and these are left out.
     :raises FileNotFoundError: a file is absent.
     :raises ValueError: no such subset.
     :raises DataError: not JSON, truncated, or a record breaks the schema (wrong type,
@@ -178,7 +183,7 @@ def read_language_queries(
     if unknown or not files:
         raise ValueError(f"expected subsets 'train' and 'val' but got {list(files)}")
     paths = {subset: Path(path).expanduser() for subset, path in files.items()}
-    report = DataReport()
+    report = DataReport(faults=faults)
     official: list[OfficialFile] = []
     raw = {s: _read(path, s, report, official) for s, path in paths.items()}
     flat = {s: one for s, one in raw.items() if plain_name(paths[s]).endswith(".jsonl")}
@@ -201,15 +206,18 @@ def read_language_queries(
     )
 
 
-def read_unlabelled_queries(path: Path | str) -> LanguageAnnotations:
+def read_unlabelled_queries(
+    path: Path | str, *, faults: list[DataError] | None = None
+) -> LanguageAnnotations:
     """Read the unannotated test file: questions that can be answered, not scored.
 
     :param path: ``nlq_test_unannotated.json``, or its flattened form.
+    :param faults: as in :func:`read_language_queries`.
     :return: questions without window and template.
     :raises FileNotFoundError: no such file.
     :raises DataError: as :func:`read_language_queries`.
     """
-    path, report = Path(path).expanduser(), DataReport()
+    path, report = Path(path).expanduser(), DataReport(faults=faults)
     raw = _read(path, "test", report, [])
     reader = _Reader(report, is_raw=False)
     queries = list(reader.checked(raw))
@@ -229,11 +237,11 @@ def _read(
             f"{FETCH_HINT}"
         )
     if plain_name(path).endswith(".jsonl"):
-        raw = _join_official(path, subset, list(_lines(path, subset)), report)
+        raw = _join_official(path, subset, list(_lines(path, subset, report)), report)
         report.files[plain_name(path)] = sha256_of(path)
     else:
         raw = list(_official(path, subset, report, official))
-    if not raw:
+    if not raw and not report.faults:
         raise DataError(path, "the file holds no question", hint=_LAYOUT_HINT)
     return raw
 
@@ -248,9 +256,10 @@ def _official(
     tally.note("videos without clips", without_clips)
     seen: set[str] = set()
     for video, name, raw_clip in file.clips():
-        clip = convert(raw_clip, _Clip, path, hint=_LAYOUT_HINT, record=name)
-        _check_new(path, clip.clip_uid, "clip_uid", clip.clip_uid, seen)
-        yield from _clip_questions(path, clip, video, report)
+        with report.collected():
+            clip = convert(raw_clip, _Clip, path, hint=_LAYOUT_HINT, record=name)
+            _check_new(path, clip.clip_uid, "clip_uid", clip.clip_uid, seen)
+            yield from _clip_questions(path, clip, video, report)
 
 
 def _clip_questions(
@@ -300,28 +309,27 @@ def _check_new(path: Path, record: str, field: str, key: str, seen: set[str]) ->
 # --- Flattened files ------------------------------------------------------------------
 
 
-def _lines(path: Path, subset: str) -> Iterator[_Raw]:
+def _lines(path: Path, subset: str, report: DataReport) -> Iterator[_Raw]:
     clips: dict[str, QueryClip] = {}
     for number, content in numbered_lines(path):
         record = f"line {number}"
-        line = decode_line(path, record, content, _Line, _LINE_HINT)
-        check_plain_id(path, line.video_id)
-        check_length(path, record, "duration", line.duration)
-        clip = QueryClip(line.video_id, line.video_id, subset, line.duration)
-        if clips.setdefault(line.video_id, clip) != clip:
-            problem = f"expected {clips[line.video_id].duration_sec} seconds, as in "
-            problem += f"an earlier line of the clip, but got {line.duration}"
-            raise DataError(path, problem, record=record, field="duration")
-        uid, query_idx = _parsed_id(path, record, line.query_id)
-        if subset != "test" and len(line.timestamps) != 1:
-            problem = f"expected one window but got {len(line.timestamps)}"
-            raise DataError(path, problem, record=record, field="timestamps")
-        window = None if subset == "test" else line.timestamps[0]
-        text = line.query or ""
-        query = LanguageQuery(
-            line.query_id, uid, query_idx, clip.clip_id, subset, text, window
-        )
-        yield _Raw(query, line.query_template, clips[clip.clip_id], path, record)
+        with report.collected():
+            line = decode_line(path, record, content, _Line, _LINE_HINT)
+            check_plain_id(path, line.video_id)
+            check_length(path, record, "duration", line.duration)
+            clip = QueryClip(line.video_id, line.video_id, subset, line.duration)
+            if clips.setdefault(line.video_id, clip) != clip:
+                problem = f"expected {clips[line.video_id].duration_sec} seconds, as "
+                problem += f"in an earlier line of the clip, but got {line.duration}"
+                raise DataError(path, problem, record=record, field="duration")
+            uid, query_idx = _parsed_id(path, record, line.query_id)
+            if subset != "test" and len(line.timestamps) != 1:
+                problem = f"expected one window but got {len(line.timestamps)}"
+                raise DataError(path, problem, record=record, field="timestamps")
+            window = None if subset == "test" else line.timestamps[0]
+            where = (line.query_id, uid, query_idx, clip.clip_id, subset)
+            query = LanguageQuery(*where, line.query or "", window)
+            yield _Raw(query, line.query_template, clips[clip.clip_id], path, record)
 
 
 def _parsed_id(path: Path, record: str, query_id: str) -> tuple[str, int]:
@@ -339,18 +347,21 @@ def _join_official(
     official = existing(path.parent / OFFICIAL_NLQ_FILES[subset])
     if not official.is_file():
         return lines
-    apart = DataReport()
+    apart = DataReport(faults=report.faults)
     known = {one.query.query_id: one for one in _official(official, subset, apart, [])}
     report.files.update(apart.files)
     joined = []
     for line in lines:
         other = known.get(line.query.query_id)
-        if other is None or other.clip.clip_id != line.clip.clip_id:
-            problem = f"{line.query.query_id} of clip {line.clip.clip_id} is not in "
-            problem += official.name
-            hint = "take both files of one version"
-            raise DataError(path, problem, record=line.record, hint=hint)
-        joined.append(replace(line, clip=other.clip, template=other.template))
+        with report.collected():
+            if other is None or other.clip.clip_id != line.clip.clip_id:
+                problem = (
+                    f"{line.query.query_id} of clip {line.clip.clip_id} is not in "
+                )
+                problem += official.name
+                hint = "take both files of one version"
+                raise DataError(path, problem, record=line.record, hint=hint)
+            joined.append(replace(line, clip=other.clip, template=other.template))
     return joined
 
 
@@ -378,7 +389,7 @@ class _Reader:
         self.queries = report.stage(_STAGE, "queries")
         self.windows = report.stage(_STAGE, "windows")
         self.clips = report.stage(_STAGE, "clips")
-        self._is_raw = is_raw
+        self._report, self._is_raw = report, is_raw
         self._ids: set[str] = set()
         self._clips: dict[str, QueryClip] = {}
 
@@ -386,18 +397,21 @@ class _Reader:
         """Usable questions of one file."""
         asked: Counter[tuple[str, str]] = Counter()
         for one in raw:
-            self._check_ids(one)
-            text = self._text(one)
-            if not text:
-                self.queries.reject("no query text")
-                continue
-            window = self._window(one)
-            if window is None and one.query.window_sec is not None:
-                continue
-            self.queries.kept += 1
-            asked[one.clip.clip_id, text.lower()] += 1
-            template = self._template(one)
-            yield replace(one.query, text=text, window_sec=window, template=template)
+            with self._report.collected():
+                self._check_ids(one)
+                text = self._text(one)
+                if not text:
+                    self.queries.reject("no query text")
+                    continue
+                window = self._window(one)
+                if window is None and one.query.window_sec is not None:
+                    continue
+                template = self._template(one)
+                self.queries.kept += 1
+                asked[one.clip.clip_id, text.lower()] += 1
+                yield replace(
+                    one.query, text=text, window_sec=window, template=template
+                )
         again = sum(count - 1 for count in asked.values())
         self.queries.note("same words as another question of the clip", again)
 

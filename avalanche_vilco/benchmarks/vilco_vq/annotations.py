@@ -202,7 +202,9 @@ def find_vq_files(folder: Path) -> dict[str, Path]:
     return {subset: path for subset, path in paths.items() if path.is_file()}
 
 
-def read_visual_queries(files: Mapping[str, Path | str]) -> VisualAnnotations:
+def read_visual_queries(
+    files: Mapping[str, Path | str], *, faults: list[DataError] | None = None
+) -> VisualAnnotations:
     """Read and validate annotated files of visual queries.
 
     Boxes that overhang the frame are clipped to it; those without area, outside of the
@@ -212,6 +214,8 @@ def read_visual_queries(files: Mapping[str, Path | str]) -> VisualAnnotations:
     report, with ``read = kept + changed + rejected``.
 
     :param files: subset (``"train"``, ``"val"``) -> official file.
+    :param faults: if given, errors of clips are added to it, not raised, and the rest
+        of the clip is left out.
     :raises FileNotFoundError: a file is absent.
     :raises ValueError: no such subset.
     :raises DataError: not JSON, truncated, or a record breaks the schema (wrong type,
@@ -221,26 +225,31 @@ def read_visual_queries(files: Mapping[str, Path | str]) -> VisualAnnotations:
     unknown = sorted(set(files) - {"train", "val"})
     if unknown or not files:
         raise ValueError(f"expected subsets 'train' and 'val' but got {list(files)}")
-    return _read(files)
+    return _read(files, faults)
 
 
-def read_unlabelled_visual_queries(path: Path | str) -> VisualAnnotations:
+def read_unlabelled_visual_queries(
+    path: Path | str, *, faults: list[DataError] | None = None
+) -> VisualAnnotations:
     """Read the unannotated test file: queries that can be answered, not scored.
 
     :param path: ``vq_test_unannotated.json``.
+    :param faults: as in :func:`read_visual_queries`.
     :return: queries without track, some perhaps without title.
     :raises FileNotFoundError: no such file.
     :raises DataError: as :func:`read_visual_queries`.
     """
-    return _read({"test": path})
+    return _read({"test": path}, faults)
 
 
 # --- Files ----------------------------------------------------------------------------
 
 
-def _read(files: Mapping[str, Path | str]) -> VisualAnnotations:
+def _read(
+    files: Mapping[str, Path | str], faults: list[DataError] | None
+) -> VisualAnnotations:
     paths = {subset: Path(path).expanduser() for subset, path in files.items()}
-    report = DataReport()
+    report = DataReport(faults=faults)
     reader = _Reader(report)
     official = []
     for subset, path in paths.items():
@@ -288,6 +297,7 @@ class _Reader:
     """Turns what was read into records, and counts."""
 
     def __init__(self, report: DataReport) -> None:
+        self._report = report
         self._sets = report.stage(_STAGE, "query sets")
         self._boxes = report.stage(_STAGE, "boxes")
         self._clip_tally = report.stage(_STAGE, "clips")
@@ -298,13 +308,14 @@ class _Reader:
         """Usable queries of one file."""
         n_sets = self._sets.read
         for video in file.videos:
-            check_plain_id(file.path, video.video_uid)
             self._clip_tally.note("videos without clips", int(not video.clips))
         for video, name, raw in file.clips():
             clip_at = _Location(file.path, name)
-            clip = clip_at.convert(raw, _Clip)
-            yield from self._clip_queries(clip_at, clip, video)
-        if self._sets.read == n_sets:
+            with self._report.collected():
+                check_plain_id(file.path, video.video_uid)
+                clip = clip_at.convert(raw, _Clip)
+                yield from self._clip_queries(clip_at, clip, video)
+        if self._sets.read == n_sets and not self._report.faults:
             problem = "the file holds no query set"
             raise DataError(file.path, problem, hint=_LAYOUT_HINT)
 

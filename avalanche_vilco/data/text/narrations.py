@@ -152,18 +152,14 @@ def read_narrations(
     """
     path = Path(path)
     lines = numbered_lines(path)
-    report = DataReport(files={path.name: sha256_of(path)})
+    report = DataReport(files={path.name: sha256_of(path)}, faults=faults)
     tally = report.stage("narrations", "sentences")
     seen: set[Narration] = set()
     by_clip: dict[str, list[Narration]] = {}
     for number, line in lines:
-        try:
+        parsed: list[Narration] = []
+        with report.collected():
             parsed = _parsed(path, number, line)
-        except DataError as fault:
-            if faults is None:
-                raise
-            faults.append(fault)
-            continue
         for one in parsed:
             kept = _checked(one, durations_sec, one in seen, tally)
             if kept is not None:
