@@ -93,11 +93,8 @@ class QueryExperience(DatasetExperience):
         self.future_classes = {query.class_index for query in chain(*future)}
         # Not read from the dataset: an experience without clips has its label too.
         self.task_labels = [task_label]
-
-    @property
-    def task_label(self) -> int:
+        self.task_label = task_label
         """The one task label of the experience."""
-        return self.task_labels[0]
 
     @property
     def dataset(self) -> AvalancheDataset:
@@ -153,6 +150,12 @@ class QueryStream(EagerCLStream):
 class ExperienceDataset(TaskAwareSupervisedClassificationDataset):
     """Samples of an experience, or some of them, with their attributes."""
 
+    def __init__(self, datasets: Sequence[Any], **options: Any) -> None:
+        super().__init__(datasets, **options)
+        # Parts and unions are made by calling the class.
+        self.source = getattr(datasets[0], "source", None)
+        """The data set of the whole stream."""
+
     def __repr__(self) -> str:
         return f"ExperienceDataset({_counted(self)})"
 
@@ -187,7 +190,7 @@ def experience_dataset(
     """
     view = torch.utils.data.Subset(data, list(indices))
     clip_ids = [data.samples[i].clip.clip_id for i in indices]
-    return ExperienceDataset(
+    dataset = ExperienceDataset(
         [view],
         data_attributes=[
             DataAttribute(balancing_targets(class_indices), "targets"),
@@ -199,6 +202,8 @@ def experience_dataset(
         ],
         collate_fn=data.collate_fn,
     )
+    dataset.source = data
+    return dataset
 
 
 def query_streams(

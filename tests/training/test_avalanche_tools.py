@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, default_collate
 import avalanche_vilco as ours
 from avalanche_vilco.evaluation import logger as our_loggers
 from avalanche_vilco.evaluation import recall_metrics, response_track_metrics
+from avalanche_vilco.training.experiences import stream_dataset
 from avalanche_vilco.training.templates import localization_evaluator, track_evaluator
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "strategies.md").read_text()
@@ -107,6 +108,14 @@ def test_row(
     with pytest.raises(Exception) as caught:
         eval(codes[-1], names)
     assert re.findall(r"`([^`]+)`", verdict)[0] in str(caught.value)
+
+
+def test_streams_made_anew_draw_as_those_of_the_benchmark(benchmark: Any) -> None:
+    split = benchmarks.benchmark_with_validation_stream(benchmark, 0.5)
+    for anew in (split, benchmarks.with_task_labels(benchmark)):
+        assert anew.train_stream[0].origin_stream.benchmark is None
+        data = stream_dataset(anew.train_stream[0])
+        assert data is benchmark.datasets["train"]
 
 
 def test_what_is_left_in_is_told_what_to_pass(
