@@ -60,10 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--task", metavar="TASK", required=True, help="mq, nlq, vq, or a benchmark")
     add("--predictions", metavar="FILE", required=True, help="the submission, JSON")
     add("--annotations", metavar="FILE", required=True, help="what it answers, JSON")
-    add(
-        "--reference",
-        help="public evaluator to reproduce (default: our own rules)",
-    )
+    add("--reference", help="public evaluator to reproduce (default: our own rules)")
     add("--subset", help="subset to score, task mq (default: val)")
     add("--device", choices=("cpu", "cuda"), default="cpu")
     add("--k", type=_count, nargs="+", help="predictions that recall looks at")

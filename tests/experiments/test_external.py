@@ -72,8 +72,7 @@ def test_its_answers_score_as_in_the_matrix(
 
 
 def test_it_is_reported(
-    finished: tuple[Path, dict[str, Any]],
-    capsys: pytest.CaptureFixture[str],
+    finished: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["report", str(finished[0])]) == 0
     printed = capsys.readouterr().out
@@ -96,9 +95,7 @@ def work_here(jobs: Sequence[Job], n_workers: int) -> list[str]:
 
 
 def test_a_grid_runs_on_it(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grid = Grid(
         benchmark="vectors",

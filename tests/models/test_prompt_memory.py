@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 from avalanche_vilco import vilco_mq_tiny
 from avalanche_vilco.models.blocks import masked_mean
 from avalanche_vilco.models.output import query_logits
-from avalanche_vilco.models.prompt_memory import (
-    PromptMemory,
-    install_prompts,
-)
+from avalanche_vilco.models.prompt_memory import PromptMemory, install_prompts
 
 
 def three_keys(top_n: int, temperature: float = 1.0) -> PromptMemory:

@@ -6,11 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avalanche_vilco.ops.response_track import (
-    PeakRule,
-    response_track,
-    response_tracks,
-)
+from avalanche_vilco.ops.response_track import PeakRule, response_track, response_tracks
 
 REFERENCE = PeakRule.reference()
 CASES = (

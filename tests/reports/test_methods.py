@@ -176,11 +176,7 @@ def test_unequal_initial_weights_are_told_for_each_seed_and_model(a_run) -> None
 
 def test_missing_seeds_and_other_versions_are_told(a_run, raw) -> None:
     versions = {**raw()["versions"], "torch": "1.0"}
-    runs = [
-        a_run("naive"),
-        a_run("naive", 1),
-        a_run("replay", versions=versions),
-    ]
+    runs = [a_run("naive"), a_run("naive", 1), a_run("replay", versions=versions)]
     (setting,), _ = gather(runs)
     assert unequal_seeds(setting) == ["seeds differ: naive: 0 1; replay: 0"]
     (line,) = unequal_versions(setting)

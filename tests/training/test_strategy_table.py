@@ -327,9 +327,7 @@ def naive_weights() -> dict[str, list[Weights]]:
 
 @pytest.fixture
 def naive(
-    naive_weights: dict[str, list[Weights]],
-    parts: Callable[..., Any],
-    benchmark: Any,
+    naive_weights: dict[str, list[Weights]], parts: Callable[..., Any], benchmark: Any
 ) -> list[Weights]:
     """Naive's weights after each experience, trained once."""
     if "naive" not in naive_weights:

@@ -330,8 +330,15 @@ def score(
     grid = _GRIDS[reference].replaced(k, tiou)
     levels = EGO4D_TIOU if tiou is None else tuple(tiou)
     ap = detection_ap(*found.moments.to(device), tiou=levels, reference=reference)
-    result.counts = _counts(found.moments, reference)
-    result.notes = found.notes + Note.told(_repeats(found.moments, reference))
+    annotated = found.moments.target_labels
+    counted = counted_labels(
+        found.moments.target_segments, annotated, reference=reference
+    )
+    result.counts = _counts(found.moments, counted)
+    also = " (or are shorter than 1 ms)" if reference == "actionformer" else ""
+    reason = f"annotated windows that repeat another one to within 1 ms{also}, left out"
+    left_out = Note(reason, int((counted != annotated).sum()))
+    result.notes = found.notes + Note.told(left_out)
     result.scores["mAP"] = score_row(levels, ap.mean_ap.tolist())
     moments = ranked.moments.to(device)
     add_recall(result, moments, grid)
@@ -341,10 +348,7 @@ def score(
         result.groups[found.names[number]] = {**recalls, "AP": score_row(levels, row)}
 
 
-def _counts(moments: MomentSubmission, reference: Reference | None) -> dict[str, int]:
-    counted = counted_labels(
-        moments.target_segments, moments.target_labels, reference=reference
-    )
+def _counts(moments: MomentSubmission, counted: Tensor) -> dict[str, int]:
     n_labels = int(torch.cat([moments.labels, counted], dim=1).max()) + 1
     asked = _clip_labels(counted, n_labels)
     given = _clip_labels(moments.labels, n_labels)
@@ -361,16 +365,6 @@ def _clip_labels(labels: Tensor, n_labels: int) -> Tensor:
     """A number for each clip and label that occur together."""
     clip, place = (labels >= 0).nonzero(as_tuple=True)
     return (clip * n_labels + labels[clip, place]).unique()
-
-
-def _repeats(moments: MomentSubmission, reference: Reference | None) -> Note:
-    labels = moments.target_labels
-    counted = counted_labels(moments.target_segments, labels, reference=reference)
-    count = int((counted != labels).sum())
-    reason = "annotated windows that repeat another one (or are shorter than 1 ms)"
-    if reference != "actionformer":
-        reason = "annotated windows that repeat another one to within 1 ms"
-    return Note(f"{reason}, left out", count)
 
 
 def moment_document(

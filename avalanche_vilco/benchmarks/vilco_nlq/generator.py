@@ -24,10 +24,7 @@ from avalanche_vilco.benchmarks.manifest import (
     open_manifest,
     settle_split,
 )
-from avalanche_vilco.benchmarks.scenario import (
-    QueryIncrementalScenario,
-    query_scenario,
-)
+from avalanche_vilco.benchmarks.scenario import QueryIncrementalScenario, query_scenario
 from avalanche_vilco.benchmarks.sources import (
     checked_sources,
     open_clip_features,
@@ -186,9 +183,7 @@ def unlabelled_nlq(
     return QueryDataset(samples, store, tokens)
 
 
-def _template_ids(
-    order: str | Sequence[int | str] | None,
-) -> str | list[int] | None:
+def _template_ids(order: str | Sequence[int | str] | None) -> str | list[int] | None:
     if order is None or isinstance(order, str):
         return order
     return [template_id(one) if isinstance(one, str) else int(one) for one in order]

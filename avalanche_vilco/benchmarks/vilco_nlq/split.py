@@ -32,11 +32,7 @@ SMALL_DATA_TEST_SHARE = 0.3
 _APART = "no template, kept apart"
 
 NLQ_PROTOCOLS = protocol_table(
-    Protocol(
-        name="exclusive_queries",
-        place=place_by_category,
-        shares_clips=True,
-    ),
+    Protocol(name="exclusive_queries", place=place_by_category, shares_clips=True),
     Protocol(
         name="reference",
         place=place_by_category,

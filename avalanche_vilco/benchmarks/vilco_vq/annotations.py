@@ -385,7 +385,12 @@ class _Reader:
         boxes = one.response_track if isinstance(one, _QuerySet) else []
         outcomes: Counter[str] = Counter()
         try:
-            title = self._title(one.object_title, is_needed=has_track)
+            raw_title = one.object_title or ""
+            title = " ".join(raw_title.split())
+            if not title and has_track:
+                raise _Unusable("no object title")
+            self._sets.note("surplus blanks in the title", int(title != raw_title))
+            self._sets.note("without title", int(not title))
             query_frame = _whole(set_at, "query_frame", one.query_frame)
             if query_frame < 1:
                 raise _Unusable("no frame before the query frame")
@@ -402,14 +407,6 @@ class _Reader:
         self._count(one.visual_crop, boxes, outcomes)
         place = (uid, number, clip.clip_id, clip.subset)
         return VisualQuery(query_id, *place, title, query_frame, crop, track)
-
-    def _title(self, raw: str | None, *, is_needed: bool) -> str:
-        title = " ".join((raw or "").split())
-        if not title and is_needed:
-            raise _Unusable("no object title")
-        self._sets.note("surplus blanks in the title", int(title != (raw or "")))
-        self._sets.note("without title", int(not title))
-        return title
 
     def _count(
         self, crop: _BoxRecord, boxes: Sequence[_BoxRecord], outcomes: Counter[str]

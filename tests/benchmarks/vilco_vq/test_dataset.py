@@ -390,11 +390,7 @@ def test_boxes_that_leave_the_frame_are_absent_and_the_crop_stays(videos):
     )
     query = make_query()
     at_edge = replace(query, track=track)
-    edge = dataset(
-        videos,
-        sample_at(None, at_edge, make_clip()),
-        augment=True,
-    )
+    edge = dataset(videos, sample_at(None, at_edge, make_clip()), augment=True)
     counts = set()
     for epoch in range(12):
         data.clock.set(0, epoch)

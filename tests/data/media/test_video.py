@@ -216,10 +216,7 @@ def test_a_file_of_one_frame_has_one(folder, backend):
 @backends
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [
-        (b"", "the file is empty"),
-        (b"not a video at all" * 99, "not a readable video"),
-    ],
+    [(b"", "the file is empty"), (b"not a video at all" * 99, "not a readable video")],
 )
 def test_what_is_no_video_is_one_named_error(tmp_path, backend, content, problem):
     path = tmp_path / "bad.mp4"
