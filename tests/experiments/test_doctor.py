@@ -619,6 +619,12 @@ def truncated_video(root: Path) -> str:
     return path.stem
 
 
+def video_in_no_known_codec(root: Path) -> str:
+    path = root / "clips" / f"{first_clip(root, 'vq_val.json')}.mp4"
+    path.write_bytes(path.read_bytes().replace(b"avc1", b"zzz1"))
+    return path.stem
+
+
 def track_without_video(root: Path) -> str:
     uid = first_clip(root, "vq_train.json")
     return without(root / "clips" / f"{uid}.mp4").removesuffix(".mp4")
@@ -654,6 +660,7 @@ OTHERS: dict[str, tuple[Plant, str, str, str]] = {
         *("track_root", "videos", "1 train clips have no videos"),
     ),
     "truncated video": (truncated_video, "track_root", "videos", ""),
+    "unknown codec": (video_in_no_known_codec, "track_root", "videos", "no decoder"),
     "video of another clip": (
         lambda root: edit_first(
             root / "vq_val.json",
@@ -694,6 +701,8 @@ def test_planted_fault_of_another_benchmark_is_found_by_name(case, request):
     assert problem in found[0].problem
     assert name in [*found[0].records, Path(found[0].file).name]
     assert found[0].remedy
+    if case == "unknown codec":
+        assert "ffmpeg -i IN" in found[0].remedy
 
 
 def test_nothing_is_reported_of_sound_roots_alone_or_together(

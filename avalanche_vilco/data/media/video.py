@@ -105,18 +105,18 @@ class VideoInfo:
     @property
     def decord_fault(self) -> str:
         """Why decord would read other frames than PyAV; empty: it reads the same."""
+        is_odd = (self.height | self.width) & 1
         faults = {
             f"it cannot decode {self.codec}": self.codec not in _DECORD_CODECS,
             f"it converts {self.pixel_format} otherwise, or in odd sizes": (
-                self.pixel_format not in _DECORD_FORMATS
-                or bool((self.height | self.width) & 1)
+                is_odd or self.pixel_format not in _DECORD_FORMATS
             ),
             # It takes padded rows for pixels of more channels.
             "it fails in pictures narrower than 64 pixels": self.width < 64,
             "it converts interlaced frames otherwise": self.is_interlaced,
-            "it does not mirror pictures": sum(self.turn) % 2 == 1,
+            "it does not mirror pictures": sum(self.turn) % 2,
             f"it counts the {self.n_hidden} frames that an edit list hides": (
-                self.n_hidden > 0
+                self.n_hidden
             ),
             f"it may choose another of {self.n_tracks} tracks": self.n_tracks > 1,
             "decord miscounts frames of open groups of pictures": (
