@@ -123,7 +123,7 @@ class StoredFeatures(FeatureStore, ABC):
     )
 
     def __init__(self, source: Path | str) -> None:
-        self.source = Path(source)
+        self.source = Path(source).expanduser()
         self._width: int | None = None
 
     @abstractmethod
