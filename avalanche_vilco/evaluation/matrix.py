@@ -95,7 +95,7 @@ class TaskMatrix:
         if not taught:
             raise ValueError("expected a step to teach at least one experience")
         for j in taught:
-            self._check_task(j)
+            self._check(j)
         self._taught.append(frozenset(taught))
         self._p = np.vstack([self._p, np.full(self.n_experiences, np.nan)])
         return self.n_steps - 1
@@ -118,10 +118,8 @@ class TaskMatrix:
     @property
     def step_labels(self) -> list[str]:
         """Number of each row, with what the step taught where that is another."""
-        return [
-            str(i) if step == {i} else f"{i}: {'+'.join(map(str, sorted(step)))}"
-            for i, step in enumerate(self._taught)
-        ]
+        listed = ("+".join(map(str, sorted(step))) for step in self._taught)
+        return [f"{i}: {t}" if t != str(i) else t for i, t in enumerate(listed)]
 
     def step_name(self, i: int) -> str:
         """What a step taught, as in "experience 1" or "experiences 0, 2 (step 3)".
@@ -155,7 +153,7 @@ class TaskMatrix:
         return dict(self._excluded)
 
     def __getitem__(self, cell: tuple[int, int]) -> float:
-        self._check_cell(*cell)
+        self._check(*cell[::-1])
         return float(self._p[cell])
 
     def record(self, i: int, j: int, value: float) -> None:
@@ -167,7 +165,7 @@ class TaskMatrix:
         :raises IndexError: if there is no such cell.
         :raises ValueError: if the score is outside [0, 1] or NaN.
         """
-        self._check_cell(i, j)
+        self._check(j, i)
         _check_score(f"p[{i}, {j}]", value)
         self._p[i, j] = value
         self._reasons.pop((i, j), None)
@@ -181,7 +179,7 @@ class TaskMatrix:
         :raises IndexError: if there is no such cell.
         :raises ValueError: if the score is outside [0, 1] or NaN.
         """
-        self._check_task(j)
+        self._check(j)
         _check_score(f"a baseline[{j}]", value)
         self._baseline[j] = value
 
@@ -193,7 +191,7 @@ class TaskMatrix:
         :param reason: shown to whoever asks for the cell.
         :raises IndexError: if there is no such task.
         """
-        self._check_cell(i, j)
+        self._check(j, i)
         self._p[i, j] = np.nan
         self._reasons[i, j] = reason
 
@@ -203,7 +201,7 @@ class TaskMatrix:
         :param i: step.
         :raises IndexError: if there is no such task.
         """
-        self._check_cell(i, 0)
+        self._check(0, i)
         self._p[i] = np.nan
         self._reasons = {
             cell: why for cell, why in self._reasons.items() if cell[0] != i
@@ -218,7 +216,7 @@ class TaskMatrix:
         :param reason: shown to whoever asks for its cells.
         :raises IndexError: if there is no such task.
         """
-        self._check_task(j)
+        self._check(j)
         self._p[:, j] = np.nan
         self._excluded[j] = reason
 
@@ -230,7 +228,7 @@ class TaskMatrix:
         :return: the reason.
         :raises IndexError: if there is no such task.
         """
-        self._check_cell(i, j)
+        self._check(j, i)
         if not np.isnan(self._p[i, j]):
             return None
         never = f"experience {j} was not evaluated after training {self.step_name(i)}"
@@ -302,8 +300,6 @@ class TaskMatrix:
         :param weights: as in :meth:`average`.
         :return: difference in [-1, 1]; NaN if a cell is missing and where there is no
             earlier task, as in row 0.
-        :raises IndexError: if there is no such row.
-        :raises ValueError: if the weights do not fit.
         """
         return self._mean("backward_forgetting", i, lambda s: s[0] - s[-1], weights)
 
@@ -330,8 +326,6 @@ class TaskMatrix:
         :param weights: as in :meth:`average`.
         :return: difference in [-1, 1], at least backward forgetting; NaN if a cell is
             missing and in row 0.
-        :raises IndexError: if there is no such row.
-        :raises ValueError: if the weights do not fit.
         """
         # Cells that are NaN spoil the maximum, as they should.
         return self._mean(
@@ -348,7 +342,6 @@ class TaskMatrix:
         :param weights: as in :meth:`average`.
         :return: difference in [-1, 1]; NaN if a cell or a baseline is missing and with
             one step.
-        :raises ValueError: if the weights do not fit.
         """
         return self._mean("forward_transfer", None, lambda s: s[1] - s[0], weights)
 
@@ -417,20 +410,15 @@ class TaskMatrix:
 
         :return: what :meth:`from_dict` reads.
         """
+        empty, excluded = sorted(self._reasons.items()), sorted(self._excluded.items())
         return {
             "orientation": ORIENTATION,
             "n_experiences": self.n_experiences,
             "taught": [sorted(step) for step in self._taught],
             "p": [[number_or_none(value) for value in row] for row in self._p.tolist()],
             "baseline": [number_or_none(value) for value in self._baseline.tolist()],
-            "empty": [
-                {"i": i, "j": j, "reason": reason}
-                for (i, j), reason in sorted(self._reasons.items())
-            ],
-            "excluded": [
-                {"j": j, "reason": reason}
-                for j, reason in sorted(self._excluded.items())
-            ],
+            "empty": [{"i": i, "j": j, "reason": why} for (i, j), why in empty],
+            "excluded": [{"j": j, "reason": why} for j, why in excluded],
         }
 
     @classmethod
@@ -497,14 +485,9 @@ class TaskMatrix:
     def _row(self, i: int | None) -> int:
         """Row asked for, or the last with a score; -1, which has no tasks: none has."""
         if i is not None:
-            self._check_cell(i, 0)
+            self._check(0, i)
             return i
         return -1 if self.last_row is None else self.last_row
-
-    def _first(self, j: int) -> int:
-        """First step that taught a task; their number where none has."""
-        taught = (i for i, step in enumerate(self._taught) if j in step)
-        return next(taught, self.n_steps)
 
     def _needed(self, number: Number, row: int) -> dict[int, list[int]]:
         """Steps whose scores a number is computed from, by the task that counts."""
@@ -513,12 +496,12 @@ class TaskMatrix:
             raise ValueError(f"expected number of {known} but got {number!r}")
         n, found = self.n_steps, dict[int, list[int]]()
         for j in range(self.n_experiences):
-            first = self._first(j)
-            is_earlier = first < row and j not in self._taught[row]
-            lessons = [i for i in range(row) if j in self._taught[i]]
+            lessons = [i for i, step in enumerate(self._taught) if j in step]
+            first, before = min(lessons, default=n), [i for i in lessons if i < row]
+            is_earlier = bool(before) and row not in lessons
             steps: dict[Number, Sequence[int]] = {
                 "average": [row] if first <= row else [],
-                "backward_forgetting": [lessons[-1], row] if is_earlier else [],
+                "backward_forgetting": [before[-1], row] if is_earlier else [],
                 "maximum_forgetting": range(first, row + 1) if is_earlier else [],
                 "forward_transfer": [BASELINE, first - 1] if 0 < first < n else [],
                 "grand_average": range(n),
@@ -580,15 +563,11 @@ class TaskMatrix:
             )
         return given
 
-    def _check_cell(self, i: int, j: int) -> None:
-        self._check_task(j)
-        if not 0 <= i < self.n_steps:
-            raise IndexError(f"expected steps in 0..{self.n_steps - 1} but got {i}")
-
-    def _check_task(self, j: int) -> None:
-        last = self.n_experiences - 1
-        if not 0 <= j <= last:
-            raise IndexError(f"expected experiences in 0..{last} but got {j}")
+    def _check(self, j: int, i: int | None = None) -> None:
+        named = (i, self.n_steps, "steps"), (j, self.n_experiences, "experiences")
+        for at, size, name in named:
+            if at is not None and not 0 <= at < size:
+                raise IndexError(f"expected {name} in 0..{size - 1} but got {at}")
 
 
 def matrices_csv(matrices: Mapping[str, TaskMatrix]) -> str:

@@ -13,7 +13,7 @@ import torch
 from avalanche import benchmarks, checkpointing, logging, models
 from avalanche.evaluation import metrics as stock_metrics
 from avalanche.training.plugins import EvaluationPlugin
-from avalanche.training.supervised import Naive
+from avalanche.training.supervised import Naive, Replay
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, default_collate
@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, default_collate
 import avalanche_vilco as ours
 from avalanche_vilco.evaluation import logger as our_loggers
 from avalanche_vilco.evaluation import recall_metrics, response_track_metrics
+from avalanche_vilco.training import strategies
 from avalanche_vilco.training.experiences import stream_dataset
 from avalanche_vilco.training.templates import localization_evaluator, track_evaluator
 
@@ -170,3 +171,36 @@ def test_everything_says_what_it_is(kind: str, benchmark: Any) -> None:
         assert re.match(r"TensorSample\(.*valid=\(\d+,\).*device=cpu\)", repr(part))
     for each in (benchmark, experience, data.samples[0], benchmark.queries[0]):
         assert "array" not in repr(each) and "tensor(" not in repr(each)
+
+
+@pytest.mark.parametrize("name", ["Replay", "LocalizationReplay", "ViLCo"])
+@pytest.mark.parametrize("has_boundaries", [False, True])
+def test_an_online_stream_is_learnt_experience_by_experience(
+    name: str, has_boundaries: bool, kind: str, benchmark: Any, base: dict[str, Any]
+) -> None:
+    options = {"prompt_mode": "prepend", "ssl_weight": 0} if name == "ViLCo" else {}
+    strategy = {**vars(strategies), "Replay": Replay}[name](
+        **base, mem_size=2, **options
+    )
+    first_two, clocks = benchmark.train_stream[:2], list[Any]()
+    for part in benchmarks.split_online_stream(
+        first_two, 1, access_task_boundaries=has_boundaries
+    ):
+        strategy.train(part)
+        whole = part.origin_experience
+        seen = len(whole.classes_seen_so_far)
+        assert strategy.model.n_queries == (seen if kind == "mq" else 1)
+        clock = getattr(benchmark.datasets["train"], "clock", None)
+        clocks.append(clock and clock.now[0] == whole.current_experience)
+    assert clocks == [None if kind != "vq" else True] * 4 or name == "Replay"
+    strategy.eval(benchmark.test_stream[:1])
+    for matrix in strategy.evaluator.metrics[-1].matrices.values():
+        assert matrix.taught == ({0}, {1}) and 0 <= matrix[1, 0] <= 1
+    assert all(weight.isfinite().all() for weight in strategy.model.parameters())
+
+
+def test_parts_of_other_benchmarks_are_left_as_avalanche_makes_them() -> None:
+    part = benchmarks.OnlineCLExperience(dataset=[], origin_experience=None)
+    assert not hasattr(part, "task_labels")
+    part.task_labels = [3]
+    assert part.task_labels == [3]

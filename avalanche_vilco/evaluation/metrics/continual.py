@@ -116,8 +116,8 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
         )
         experience = strategy.experience
         is_part = whole_experience(experience) is not experience
-        is_first = getattr(experience, "is_first_subexp", False)
-        goes_on = is_part and self._is_in_parts and not is_first
+        is_first = not is_part or getattr(experience, "is_first_subexp", False)
+        goes_on = self._is_in_parts and not is_first
         if self._steps[-1:] != [taught] or not (goes_on or self._is_interrupted):
             self._steps.append(taught)
         self._is_interrupted, self._is_in_parts = True, is_part
