@@ -29,7 +29,7 @@ from torch import Tensor
 
 from avalanche_vilco.core.cache import TensorCache
 from avalanche_vilco.core.errors import DataError
-from avalanche_vilco.core.files import open_content, sha256_of
+from avalanche_vilco.core.files import existing, open_content, plain_name, sha256_of
 from avalanche_vilco.core.report import DataReport, Tally
 from avalanche_vilco.core.schema import check_finite, convert, decode_json
 from avalanche_vilco.data.features import open_tokens
@@ -152,7 +152,7 @@ def read_narrations(
     """
     path = Path(path)
     lines = numbered_lines(path)
-    report = DataReport(files={path.name: sha256_of(path)}, faults=faults)
+    report = DataReport(files={plain_name(path): sha256_of(path)}, faults=faults)
     tally = report.stage("narrations", "sentences")
     seen: set[Narration] = set()
     by_clip: dict[str, list[Narration]] = {}
@@ -237,7 +237,7 @@ def narration_files(root: Path) -> tuple[Path, Path]:
     """
     database = root / NARRATION_LMDB
     features = database if database.exists() else root / NARRATION_FEATURE_FILE
-    return root / NARRATION_FILE, features
+    return existing(root / NARRATION_FILE), features
 
 
 class NarrationStore:
