@@ -233,9 +233,7 @@ def open_clip_features(
     return store, list(items)
 
 
-def _cuts(
-    clips: Sequence[MomentClip],
-) -> dict[str, tuple[str, float, float, float]]:
+def _cuts(clips: Sequence[MomentClip]) -> dict[str, tuple[str, float, float, float]]:
     unknown = [clip.clip_id for clip in clips if clip.video_start_sec is None]
     if unknown:
         raise ValueError(

@@ -22,10 +22,7 @@ C, K = 3, 4
 def sample(steps: int, n_windows: int, index: int = 0) -> tuple[dict, dict]:
     generator = torch.Generator().manual_seed(index)
     valid = torch.ones(steps, dtype=torch.bool)
-    inputs = {
-        "features": torch.randn(steps, C, generator=generator),
-        "valid": valid,
-    }
+    inputs = {"features": torch.randn(steps, C, generator=generator), "valid": valid}
     windows = torch.rand(n_windows, 2, generator=generator, dtype=torch.float64)
     targets = {
         "valid": valid,

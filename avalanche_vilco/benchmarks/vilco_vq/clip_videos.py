@@ -78,9 +78,7 @@ def _frame_fault(
 
 
 def check_clip_videos(
-    queries: Iterable[VisualQuery],
-    clips: Mapping[str, VisualClip],
-    videos: VideoFolder,
+    queries: Iterable[VisualQuery], clips: Mapping[str, VisualClip], videos: VideoFolder
 ) -> None:
     """Refuse files that are missing, damaged, or not the clips that were annotated.
 
@@ -106,9 +104,7 @@ def check_clip_videos(
 
 
 def clip_faults(
-    queries: Iterable[VisualQuery],
-    clips: Mapping[str, VisualClip],
-    videos: VideoFolder,
+    queries: Iterable[VisualQuery], clips: Mapping[str, VisualClip], videos: VideoFolder
 ) -> dict[str, list[VideoError]]:
     """Why files cannot be used, by clip.
 

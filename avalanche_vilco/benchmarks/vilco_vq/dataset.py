@@ -18,10 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from avalanche_vilco.benchmarks.vilco_vq.annotations import (
-    VisualClip,
-    VisualQuery,
-)
+from avalanche_vilco.benchmarks.vilco_vq.annotations import VisualClip, VisualQuery
 from avalanche_vilco.benchmarks.vilco_vq.clip_videos import VisualPictures
 from avalanche_vilco.core.batch import TensorSample
 from avalanche_vilco.core.clock import Clock

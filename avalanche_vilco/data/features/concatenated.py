@@ -32,10 +32,7 @@ class ConcatFeatures(WrappedFeatures):
     """
 
     def __init__(
-        self,
-        sources: Sequence[FeatureStore],
-        *,
-        tolerance: int = TOLERANCE_STEPS,
+        self, sources: Sequence[FeatureStore], *, tolerance: int = TOLERANCE_STEPS
     ) -> None:
         if not sources:
             raise ValueError("expected at least one feature source but got none")

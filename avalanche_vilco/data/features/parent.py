@@ -59,9 +59,7 @@ class ParentFeatures(WrappedFeatures):
     """
 
     def __init__(
-        self,
-        videos: FeatureStore,
-        cuts: Mapping[str, tuple[str, float, float, float]],
+        self, videos: FeatureStore, cuts: Mapping[str, tuple[str, float, float, float]]
     ) -> None:
         super().__init__(videos)
         self.cuts = {clip_id: ParentCut(*cut) for clip_id, cut in cuts.items()}

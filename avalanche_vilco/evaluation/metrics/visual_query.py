@@ -150,10 +150,7 @@ class VisualQueryMetrics(PooledMetric):
 
 
 def visual_query_metrics(
-    *,
-    reference: Reference | None = None,
-    experience: bool = True,
-    stream: bool = True,
+    *, reference: Reference | None = None, experience: bool = True, stream: bool = True
 ) -> list[PluginMetric[dict[str, float]]]:
     """Plugins that log the metrics of visual queries in evaluation.
 

@@ -83,9 +83,7 @@ class ICaRLPlugin(ReplayPlugin):
         with torch.no_grad():
             taught = self.teacher(strategy.mb_x)
         term = logit_distillation(
-            query_logits(strategy.mb_output),
-            query_logits(taught),
-            valid_points(taught),
+            query_logits(strategy.mb_output), query_logits(taught), valid_points(taught)
         )
         strategy.loss = strategy.loss + self.distillation_weight * term
 

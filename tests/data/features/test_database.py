@@ -14,9 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avalanche_vilco.core.errors import FeatureError
-from avalanche_vilco.data.features import (
-    LmdbFeatures,
-)
+from avalanche_vilco.data.features import LmdbFeatures
 
 lmdb = pytest.importorskip("lmdb", reason="the optional extra lmdb is missing")
 

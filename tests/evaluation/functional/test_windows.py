@@ -255,9 +255,7 @@ def test_a_window_annotated_twice_counts_once_and_in_ego4d_twice():
 
 def test_unseen_labels_collide_in_actionformer_only():
     targets = [[(0.0, 10.0, 0), (20.0, 30.0, 5)]]
-    predictions = [
-        [(70.0, 80.0, 0.9, 1), (0.0, 10.0, 0.8, 0), (20.0, 30.0, 0.7, 5)],
-    ]
+    predictions = [[(70.0, 80.0, 0.9, 1), (0.0, 10.0, 0.8, 0), (20.0, 30.0, 0.7, 5)]]
     assert mean_ap(predictions, targets) == [1.0] * 5
     assert mean_ap(predictions, targets, reference="actionformer") == [0.75] * 5
 
