@@ -17,6 +17,7 @@ from torch import nn
 from avalanche_vilco.models.localizer import GrowingHead
 from avalanche_vilco.training.plugins.agem import AGEMPlugin
 from avalanche_vilco.training.plugins.bic import BiCPlugin
+from avalanche_vilco.training.plugins.consolidation import EWCPlugin, MASPlugin
 from avalanche_vilco.training.plugins.dense_distillation import DenseDistillationPlugin
 from avalanche_vilco.training.plugins.icarl import ICaRLPlugin
 from avalanche_vilco.training.plugins.replay import ReplayPlugin
@@ -51,11 +52,14 @@ class ViLCo(LocalizationNaive, plugin=ViLCoPlugin, mem_size=200):
     """ViLCo: prompts, exemplars and narrations."""
 
 
-class LocalizationEWC(BatchObjectMixin, stock.EWC):
-    """Elastic weight consolidation."""
+class LocalizationEWC(LocalizationNaive, plugin=EWCPlugin):
+    """Elastic weight consolidation.
+
+    At constant cost, however much is past.
+    """
 
 
-class LocalizationMAS(BatchObjectMixin, stock.MAS):
+class LocalizationMAS(LocalizationNaive, plugin=MASPlugin):
     """Memory-aware synapses."""
 
 
