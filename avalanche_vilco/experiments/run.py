@@ -176,7 +176,7 @@ def build_strategy(plan: Plan, model: nn.Module, evaluator: EvaluationPlugin) ->
         model.parameters(),
         lr=config.learning_rate,
         weight_decay=config.weight_decay,
-        foreach=True,
+        fused=True,
     )
     return method.build(
         model=model,

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from avalanche_vilco.ops.convolution import convolve3, saves_products
+
 
 class MaskedConv1d(nn.Conv1d):
     """Convolution of width 3 over (B, T, D) that sees zeros beyond a clip's end.
@@ -28,8 +30,12 @@ class MaskedConv1d(nn.Conv1d):
         :return: (B, T / stride, out_channels); steps beyond the clip's end are not
             cleared.
         """
-        masked = (x * valid[..., None].to(x.dtype)).transpose(1, 2)
-        return super().forward(masked).transpose(1, 2)
+        masked = x * valid[..., None].to(x.dtype)
+        is_plain = self.stride == (1,) and self.groups == 1
+        if is_plain and saves_products(masked, self.weight):
+            y = convolve3(masked, self.weight)
+            return y if self.bias is None else y + self.bias
+        return super().forward(masked.transpose(1, 2)).transpose(1, 2)
 
 
 class ConvNormReLU(nn.Module):
@@ -122,8 +128,12 @@ class CrossAttention(nn.Module):
         :param valid_tokens: (B or 1, L) bool, at least one True a row.
         :return: (B, T, D).
         """
-        parts = (self.query(x), *self.key_value(tokens).chunk(2, dim=-1))
-        return self.out(attend(parts, valid_tokens[:, None], self.n_heads))
+        query, seen = self.query(x), valid_tokens[:, None]
+        if len(tokens) == len(valid_tokens) == 1:
+            # (B, T, D) -> (1, B * T, D): no copies of keys and values for each clip.
+            query = query.flatten(0, 1)[None]
+        parts = (query, *self.key_value(tokens).chunk(2, dim=-1))
+        return self.out(attend(parts, seen, self.n_heads).view_as(x))
 
 
 class CrossModalBlock(nn.Module):
@@ -209,11 +219,28 @@ class TextBlock(nn.Module):
         self.feed_norm = nn.LayerNorm(dim)
         self.feed_forward = FeedForward(dim, dropout=dropout)
 
-    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
-        """(K, L, D), (K, L) with at least one True a row -> (K, L, D)."""
-        parts = self.query_key_value(self.attention_norm(x)).chunk(3, -1)
-        x = x + self.out(attend(parts, valid[:, None], self.n_heads))
+    def forward(self, x: Tensor, valid: Tensor, places: Tensor | None = None) -> Tensor:
+        """Attend within each query.
+
+        :param x: (K, L, D), or its (N, D) rows at ``places``.
+        :param valid: (K, L) bool, at least one True a row.
+        :param places: (N,) positions of rows among the K * L; None: all.
+        :return: as ``x``.
+        """
+        joint = self.query_key_value(self.attention_norm(x))
+        if places is not None:
+            joint = spread(joint, places, valid.shape)
+        attended = attend(joint.chunk(3, -1), valid[:, None], self.n_heads)
+        if places is not None:
+            attended = attended.flatten(0, 1)[places]
+        x = x + self.out(attended)
         return x + self.feed_forward(self.feed_norm(x))
+
+
+def spread(rows: Tensor, places: Tensor, shape: Sequence[int]) -> Tensor:
+    """Rows (N, D) at their places among K * L, (K, L, D); zeros elsewhere."""
+    everywhere = rows.new_zeros(math.prod(shape), rows.shape[1])
+    return everywhere.index_copy(0, places, rows).unflatten(0, tuple(shape))
 
 
 def attend(parts: Sequence[Tensor], seen: Tensor, n_heads: int) -> Tensor:

@@ -84,28 +84,42 @@ class TextBranch(nn.Module):
         self.null_token = nn.Parameter(torch.zeros(1, dim))
         nn.init.normal_(self.null_token, std=0.02)
 
-    def forward(self, tokens: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, tokens: Tensor, valid: Tensor, places: Tensor | None = None
+    ) -> Tensor:
         """Encode and flatten.
 
         :param tokens: (K, L, C) token features, K may be 0.
         :param valid: (K, L) bool; a row may be all False.
-        :return: (1, K * L + 1, D) embeddings, the last a learnt "none of these",
-            and their (1, K * L + 1) mask.
+        :param places: (N,) the tokens wanted, by their positions among the K * L;
+            None: all, valid or not.
+        :return: (1, N + 1, D) embeddings, the last a learnt "none of these".
         """
-        x = self.encode(tokens, valid).flatten(0, 1)
-        mask = torch.cat([valid.flatten(), valid.new_ones(1)])
-        return torch.cat([x, self.null_token.to(x.dtype)])[None], mask[None]
+        x = self.encode(tokens, valid, places)
+        x = x if places is not None else x.flatten(0, 1)
+        return torch.cat([x, self.null_token.to(x.dtype)])[None]
 
-    def encode(self, tokens: Tensor, valid: Tensor) -> Tensor:
-        """(K, L, C), (K, L) -> (K, L, D), each row by itself; K may be 0."""
+    def encode(
+        self, tokens: Tensor, valid: Tensor, places: Tensor | None = None
+    ) -> Tensor:
+        """Encode each row by itself.
+
+        :param tokens: (K, L, C), K may be 0.
+        :param valid: (K, L) bool.
+        :param places: as in :meth:`forward`; other tokens cost nothing.
+        :return: (K, L, D), or (N, D) with places.
+        """
         if not len(tokens):
-            return self.null_token.new_empty(0, 1, self.null_token.shape[1])
+            shape = (0, 1) if places is None else (0,)
+            return self.null_token.new_empty(*shape, self.null_token.shape[1])
+        if places is not None:
+            tokens = tokens.flatten(0, 1)[places]
         x = self.norm(self.projection(tokens))
         # Rows without a token show their first: attention over nothing is undefined.
         first = torch.arange(valid.shape[1], device=valid.device) == 0
         seen = valid | (first & ~valid.any(dim=1, keepdim=True))
         for block in self.blocks:
-            x = block(x, seen)
+            x = block(x, seen, places)
         return x
 
 
@@ -526,7 +540,7 @@ class PyramidLocalizer(Localizer):
         """
         shape = memory.prompts.shape[:2]
         everywhere = memory.prompts.new_ones(shape, dtype=torch.bool)
-        tokens, _ = self.text(memory.prompts, everywhere)
+        tokens = self.text(memory.prompts, everywhere)
         # (1, m * L + 1, D) -> (m, L, D) -> (m, D)
         return tokens, tokens[0, :-1].unflatten(0, shape).mean(dim=1)
 

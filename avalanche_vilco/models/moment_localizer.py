@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from avalanche_vilco.core.batch import ClipBatch
 from avalanche_vilco.core.experiences import whole_experience
-from avalanche_vilco.models.blocks import masked_mean
+from avalanche_vilco.models.blocks import masked_mean, spread
 from avalanche_vilco.models.localizer import PyramidLocalizer, QueryText, prompt_mask
 from avalanche_vilco.models.prompt_memory import PromptMemory, PromptSelection
 
@@ -42,11 +42,16 @@ class MomentLocalizer(PyramidLocalizer):
 
     query_tokens: Tensor
     known_tokens: Tensor
+    text_places: Tensor
+    """(N,) positions of the real tokens among the K * L held: texts differ in length,
+    and nothing is computed for the slots between."""
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
         self.register_buffer("query_tokens", torch.zeros(0, 1, self.text_dim))
         self.register_buffer("known_tokens", torch.zeros(0, 1, dtype=torch.bool))
+        places = torch.zeros(0, dtype=torch.long)
+        self.register_buffer("text_places", places, persistent=False)
 
     def adaptation(self, experience: Any) -> None:
         """Learn the queries of an experience; in training mode only.
@@ -109,6 +114,7 @@ class MomentLocalizer(PyramidLocalizer):
             length = len(query.tokens)
             self.query_tokens[query.class_index, :length] = query.tokens
             self.known_tokens[query.class_index, :length] = True
+        self.text_places = _places(self.known_tokens)
 
     def _resize(self, n_texts: int, n_tokens: int) -> None:
         n_held, length = self.known_tokens.shape
@@ -139,12 +145,11 @@ class MomentLocalizer(PyramidLocalizer):
 
         :param clips: a batch.
         """
-        tokens, valid = self.text(self.query_tokens, self.known_tokens)
-        # (B or 1, K) -> (B or 1, K * L + 1), the last, for none, always seen
-        shown = self._shown(clips).repeat_interleave(self.known_tokens.shape[1], dim=1)
-        more = valid.shape[1] - shown.shape[1]
-        mask = valid & nn.functional.pad(shown, (0, more), value=True)
-        return QueryText(tokens, mask, self._summaries(tokens))
+        tokens = self.text(self.query_tokens, self.known_tokens, self.text_places)
+        # (B or 1, K) -> (B or 1, N + 1), the last, for none, always seen
+        seen = self._shown(clips)[:, self.text_places // self.known_tokens.shape[1]]
+        mask = nn.functional.pad(seen, (0, 1), value=True)
+        return QueryText(tokens, mask, self._summaries(tokens[0, :-1]))
 
     def prompts_of(self, memory: PromptMemory, clips: ClipBatch) -> QueryText:
         """Encode the union of the prompts that the clips' queries find.
@@ -169,14 +174,12 @@ class MomentLocalizer(PyramidLocalizer):
         more = n_texts - self.n_queries
         return nn.functional.pad(self.taught_queries, (0, more))[None]
 
-    def _summaries(self, tokens: Tensor) -> Tensor:
-        """(K, D) mean embedding of each query's tokens."""
-        if not self.n_queries:
-            return tokens.new_zeros(0, tokens.shape[2])
-        # (1, K * L + 1, D) -> (K, L, D)
-        embeddings = tokens[0, :-1].unflatten(0, self.known_tokens.shape)
+    def _summaries(self, embeddings: Tensor) -> Tensor:
+        """(K, D) mean embedding of each query's tokens, of (N, D)."""
         learnt = slice(self.n_queries)
-        return masked_mean(embeddings[learnt], self.known_tokens[learnt])
+        # (N, D) -> (K, L, D)
+        rows = spread(embeddings, self.text_places, self.known_tokens.shape)
+        return masked_mean(rows[learnt], self.known_tokens[learnt])
 
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Any], prefix: str, *args: Any
@@ -184,4 +187,10 @@ class MomentLocalizer(PyramidLocalizer):
         stored = state_dict.get(f"{prefix}known_tokens")
         if stored is not None:
             self._resize(*stored.shape)
+            self.text_places = _places(stored).to(self.text_places.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _places(valid: Tensor) -> Tensor:
+    """(N,) positions of what is True."""
+    return valid.flatten().nonzero().flatten()

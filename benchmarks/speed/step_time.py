@@ -94,7 +94,7 @@ def measure(name: str, root: Path, changes: dict[str, Any]) -> tuple[float, floa
     clock = step_clock()
     strategy = recipe.build(
         model=model,
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True),
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True),
         criterion=MomentLoss(),
         train_mb_size=2,
         train_epochs=3,

@@ -27,7 +27,7 @@ BASE = Sizes(
     n_stem_blocks=4,
     n_levels=7,
     n_head_convs=2,
-    dropout=0.1,
+    dropout=0.0,
     span=9,
 )
 
