@@ -56,7 +56,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         hydra.main(version_base="1.3", config_path=None, config_name="run")(run_once)()
     except KeyboardInterrupt:
-        print("interrupted: the same command with resume=true goes on", file=sys.stderr)
+        print(
+            "interrupted: the same command goes on, without fresh=true", file=sys.stderr
+        )
         raise
     return 0
 
@@ -160,7 +162,7 @@ def _store_settings() -> dict[str, Mapping[str, Any]]:
         **dict.fromkeys(config.RunSettings.__annotations__),
         "deviations": None,
         "model_options": None,
-        "resume": False,
+        "fresh": False,
         "output": "outputs/${benchmark.name}/${strategy.name}/seed${seed}",
         "hydra": {
             **_HYDRA,

@@ -341,7 +341,6 @@ def _train(job: Job, log: TextIO) -> dict[str, Any]:
         job.row.strategy,
         job.seed,
         output=job.folder,
-        resume=True,
         echo=echo,
         **job.settings,
     )

@@ -1,70 +1,112 @@
-"""The folder of a run: how far it is, and how it goes on after a stop."""
+"""The folder of a run: how far it is, and how it goes on after a stop.
+
+What the folder holds is replaced by what is newer, never removed before: a fresh start
+leaves checkpoint and results of the earlier run until its own are written.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from avalanche_vilco.core.errors import DataError, SettingError
 from avalanche_vilco.core.files import write_atomically
-from avalanche_vilco.reports.runs import PROGRESS_FILE, RESULTS_FILE
-from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpoint
+from avalanche_vilco.evaluation.matrix import TaskMatrix
+from avalanche_vilco.reports.results import summary
+from avalanche_vilco.reports.runs import (
+    PROGRESS_FILE,
+    RESULTS_FILE,
+    read_results,
+    run_of,
+)
+from avalanche_vilco.training.checkpointing import (
+    load_checkpoint,
+    read_about,
+    save_checkpoint,
+)
 
 CHECKPOINT_FILE = "checkpoint.pkl"
+_WAY_OUT = "pass another output, or fresh=true to begin anew and replace it"
+_FREE = frozenset({"num_workers"})
+"""Settings that change no result."""
+_SHOWN: Mapping[str, str] = {
+    "config": "",
+    "files": "file ",
+    "benchmark": "data: ",
+    "benchmark_options": "benchmark.",
+    "strategy_options": "strategy.",
+}
+"""How a part of what a run is stands before its names, if not ``part.``."""
 
 
 class RunFolder:
-    """Progress and checkpoint of one run.
+    """Progress, checkpoint and results of one run.
 
-    :param folder: made if absent.
-    :param identity: what a run that goes on must share with the one that stopped;
-        JSON-safe.
+    :param folder: made when the run begins.
+    :param is_free: whatever it holds is to be replaced.
     """
 
-    def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, folder: Path, *, is_free: bool = False) -> None:
         self.folder = folder
+        self.is_free = is_free
         self.checkpoint = folder / CHECKPOINT_FILE
         self.progress_file = folder / PROGRESS_FILE
-        self._identity = json.loads(json.dumps(identity))
+        self.results_file = folder / RESULTS_FILE
+        self.identity: dict[str, Any] = {}
+        """What a run that goes on must share with the one that stopped; JSON-safe."""
 
-    def claim(self) -> None:
-        """Refuse a folder of another run; results of an earlier try go.
+    def claim(
+        self, identity: Mapping[str, Any], *, open_settings: Collection[str] = ()
+    ) -> None:
+        """Refuse a folder of another run.
 
-        :raises ValueError: it holds one.
+        :param identity: of this run, or a part of it.
+        :param open_settings: not decided yet.
+        :raises SettingError: names settings with their old and new values.
         """
-        if self.progress_file.is_file():
-            state = read_progress(self.folder, "delete the folder")
-            differing = sorted(
-                key for key, value in self._identity.items() if value != state.get(key)
-            )
-            if differing:
-                raise ValueError(
-                    f"{self.folder} holds a run with another configuration: it differs "
-                    f"in {differing}; pass another output, or delete the folder"
-                )
-        (self.folder / RESULTS_FILE).unlink(missing_ok=True)
+        self.identity = json.loads(json.dumps(identity))
+        if (state := self._state()) is not None:
+            _refuse_another(self.folder, state, self.identity, open_settings)
 
-    def start_anew(self) -> None:
-        """Begin without what an earlier try has learnt."""
-        # A later resume must not find the weights of an earlier try.
-        self.checkpoint.unlink(missing_ok=True)
-        self.write_progress([])
+    def finished(self, echo: Callable[[str], None]) -> dict[str, Any] | None:
+        """Results of the run that the folder holds, told again, if it is finished."""
+        state = self._state()
+        if state is None or not state.get("finished", self.results_file.is_file()):
+            return None
+        try:
+            results = self._results()
+        except DataError as error:
+            echo(f"{error.file}: {error.problem}: it is written anew")
+            return None
+        matrices = results["matrices"].items()
+        echo(summary(results, {n: TaskMatrix.from_dict(m) for n, m in matrices}))
+        echo(f"{self.folder} is finished: nothing is run, fresh=true begins anew")
+        return results
 
-    def write_progress(self, seconds: list[dict[str, float]]) -> None:
-        """Note what the run is and how long each experience took."""
-        state = {**self._identity, "seconds": seconds}
+    def begin(self) -> None:
+        """Make the folder, and note what the run is unless it holds one."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self._state_file() is None:
+            self.write_progress([])
+
+    def write_progress(
+        self, seconds: list[dict[str, float]], *, finished: bool = False
+    ) -> None:
+        """Note what the run is, how long each experience took and whether it ended."""
+        state = {**self.identity, "seconds": seconds, "finished": finished}
         write_atomically(self.progress_file, json.dumps(state))
 
     def save(self, strategy: Any, seconds: list[dict[str, float]]) -> None:
         """Keep a strategy that has learnt an experience."""
-        # Written first: the checkpoint says how many experiences were learnt, and a
-        # stop in between leaves a progress file that is ahead, never behind.
-        self.write_progress(seconds)
+        # The checkpoint alone says how far the run is, in one file that is written
+        # whole: a stop in between leaves nothing that does not go together.
+        about = {"run": self.identity, "seconds": seconds}
         with _without_loggers(strategy):
-            save_checkpoint(strategy, self.checkpoint)
+            save_checkpoint(strategy, self.checkpoint, about)
+        self.write_progress(seconds)
 
     def load(
         self, strategy: Any, echo: Callable[[str], None]
@@ -72,33 +114,97 @@ class RunFolder:
         """The strategy as the last experience left it, and the times of all.
 
         :param strategy: built as the saved one was.
+        :raises DataError: the checkpoint is damaged.
+        :raises SettingError: it is of another run.
         """
-        if not (self.progress_file.is_file() and self.checkpoint.is_file()):
-            echo(f"nothing to resume in {self.folder}: starting anew")
-            self.start_anew()
+        if self.is_free or not self.checkpoint.is_file():
+            if not self.is_free and self.progress_file.is_file():
+                echo(f"nothing to resume in {self.folder}: starting anew")
             return strategy, []
-        loggers = strategy.evaluator.loggers
-        with _without_loggers(strategy):
+        try:
+            about = read_about(self.checkpoint)
+            _refuse_another(self.checkpoint, about.get("run", {}), self.identity)
             strategy, done = load_checkpoint(strategy, self.checkpoint)
-        strategy.evaluator.loggers = loggers
-        seconds = read_progress(self.folder, "delete the folder")["seconds"][:done]
+        except DataError as error:
+            hint = "fresh=true begins anew and replaces it"
+            raise DataError(self.checkpoint, error.problem, hint=hint) from error
         echo(f"resumed after {done} experiences")
-        self.write_progress(seconds)
-        return strategy, seconds
+        self.write_progress(about["seconds"])
+        return strategy, about["seconds"]
+
+    def _state_file(self) -> Path | None:
+        """The file that says which run the folder holds."""
+        files = (self.progress_file, self.results_file)
+        return next((path for path in files if path.is_file()), None)
+
+    def _state(self) -> dict[str, Any] | None:
+        """What the folder says of the run it holds, if that is not to be replaced."""
+        path = self._state_file()
+        if path is None or self.is_free:
+            return None
+        if path == self.progress_file:
+            return read_progress(self.folder, _WAY_OUT)
+        results = self._results()
+        return {**results, "files": results["data"]["files"]}
+
+    def _results(self) -> dict[str, Any]:
+        """Content of the results file.
+
+        :raises DataError: it is absent, damaged or of another version.
+        """
+        raw = read_results(self.results_file)
+        run_of(raw, self.folder)
+        return raw
+
+
+def _refuse_another(
+    place: Path,
+    found: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    open_settings: Collection[str] = (),
+) -> None:
+    """Refuse what is of a run with other settings or data.
+
+    :raises SettingError: names them with their old and new values.
+    """
+    free = {*_FREE, *open_settings}
+    there = {key: found.get(key) for key in wanted}
+    differing = [line for name, line in _differences(there, wanted) if name not in free]
+    if differing:
+        listing = "; ".join(differing[:6])
+        if len(differing) > 6:
+            listing += f"; and {len(differing) - 6} more"
+        raise SettingError(
+            f"{place} holds a run with another configuration: {listing}; {_WAY_OUT}"
+        )
+
+
+def _differences(
+    found: Mapping[str, Any], wanted: Mapping[str, Any], within: str = ""
+) -> Iterator[tuple[str, str]]:
+    """Names that have other values, with a line that tells both."""
+    for name in [*wanted, *(found.keys() - wanted.keys())]:
+        old, new = (side.get(name, "unset") for side in (found, wanted))
+        if isinstance(new, Mapping) and (name in _SHOWN or within in _SHOWN.values()):
+            old = old if isinstance(old, Mapping) else {}
+            yield from _differences(old, new, _SHOWN.get(name, f"{within}{name}."))
+        elif old != new:
+            shown = (f"{value!r:.60}" for value in (old, new))
+            yield f"{within}{name}", "{} was {} and is {}".format(within + name, *shown)
 
 
 def read_progress(folder: Path, advice: str) -> dict[str, Any]:
     """What a run's folder says of it.
 
     :param advice: what to do if the file is damaged.
-    :raises ValueError: it is damaged.
+    :raises DataError: it is damaged.
     """
     path = folder / PROGRESS_FILE
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
         return {**state, "seconds": list(state["seconds"])}
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error}): {advice}") from None
+        raise DataError(path, f"is damaged ({error})", hint=advice) from None
 
 
 @contextmanager

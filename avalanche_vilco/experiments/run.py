@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from avalanche.training.determinism.rng_manager import RNGManager
 from avalanche.training.plugins import EvaluationPlugin
 from torch import nn
 
+from avalanche_vilco.core.errors import SettingError
+from avalanche_vilco.core.registry import look_up
 from avalanche_vilco.evaluation.matrix import TaskMatrix, number_or_none
 from avalanche_vilco.evaluation.metrics.continual import TaskMatrixMetric
 from avalanche_vilco.evaluation.metrics.emission import ExperienceValues, StreamValues
@@ -48,7 +51,7 @@ def run(
     model_options: Mapping[str, Any] | None = None,
     deviations: str | Sequence[str] | None = None,
     output: Path | str | None = None,
-    resume: bool = False,
+    fresh: bool = False,
     echo: Callable[[str], None] = print,
     **settings: Unpack[RunSettings],
 ) -> dict[str, Any]:
@@ -70,14 +73,18 @@ def run(
         only; ``"all"`` stands for all that concern the strategy.
     :param output: folder of the run; default
         ``outputs/<benchmark>/<strategy>/seed<seed>``.
-    :param resume: go on after the last finished experience found in ``output``.
+        An interrupted run of the same settings and data found there goes on after its
+        last experience; a finished one is left as it is and its results are returned.
+    :param fresh: begin anew whatever ``output`` holds. Checkpoint and results of the
+        earlier run stay until those of this one take their places.
     :param echo: prints a line.
     :param settings: ``model``, ``epochs`` and others of
         :class:`~avalanche_vilco.experiments.config.RunSettings`.
     :return: the content of ``results.json``.
-    :raises ValueError: a name or value is not one that is expected, a deviation does
+    :raises SettingError: a name or value is not one that is expected, a deviation does
         not go with the protocol or the strategy, the strategy has nothing to act on,
         or the folder holds another run.
+    :raises DataError: a file is damaged.
     """
     plan = resolve(
         benchmark,
@@ -87,17 +94,29 @@ def run(
         strategy_options=strategy_options,
         model_options=model_options,
         deviations=deviations,
-        settings={**settings, "output": output},
+        settings={**settings, "output": output, "fresh": fresh},
     )
+    place = Path(output or Path("outputs", benchmark, strategy, f"seed{seed}"))
+    folder = RunFolder(place, is_free=fresh)
+    # Told before the data are read; whether embeddings are kept depends on them.
+    folder.claim({"config": plan.config.to_dict()}, open_settings=["backbone_cache"])
     plan, scenario = prepare(plan)
+    folder.claim(
+        {
+            "config": plan.config.to_dict(),
+            "files": scenario.report.files,
+            "benchmark": scenario.info,
+        }
+    )
+    if (results := folder.finished(echo)) is not None:
+        return results
     echo(str(scenario.report))
-    folder = Path(output or Path("outputs", benchmark, strategy, f"seed{seed}"))
     work = _Run(plan, scenario, folder)
     try:
         if plan.config.backbone_cache:
             is_seen = sys.stderr.isatty()
             fill_backbone_cache(plan, scenario, work.model, echo, progress=is_seen)
-        work.train(resume, echo)
+        work.train(echo)
         return work.finish(echo)
     finally:
         work.close_logs()
@@ -106,16 +125,16 @@ def run(
 def prepare(plan: Plan) -> tuple[Plan, Any]:
     """Read the data of a run.
 
-    :raises ValueError: the plan does not go with the data.
+    :raises SettingError: the plan does not go with the data.
     """
     benchmark, config = plan.benchmark, plan.config
     scenario = benchmark.build(**plan.benchmark_options)
     plan.deviations.validate(scenario.info["protocol"])
     n_classes, options = sum(new_classes(scenario)), config.strategy_options
     if options.get("unit") == "class_slots" and options["mem_size"] < n_classes:
-        raise ValueError(
-            f"expected mem_size of at least one slot for each of {n_classes} queries "
-            f"but got {options['mem_size']}"
+        raise SettingError(
+            "expected strategy.mem_size of at least one slot for each of "
+            f"{n_classes} queries but got {options['mem_size']}"
         )
     if benchmark.has_class_outputs:
         check_classes(config.strategy, plan.strategy, n_classes)
@@ -161,6 +180,12 @@ def build_model(plan: Plan, scenario: Any) -> nn.Module:
     """The model of a run, with random weights."""
     builder, config = plan.benchmark.models[plan.config.model], plan.config
     arguments = plan.benchmark.model_arguments(scenario)
+    for name in arguments.keys() & config.model_options.keys():
+        if arguments[name] != config.model_options[name]:
+            raise SettingError(
+                f"expected model_options.{name} {arguments[name]}, which these data "
+                f"have, but got {config.model_options[name]}: leave it out"
+            )
     return builder(**{**arguments, **config.model_options})
 
 
@@ -172,6 +197,8 @@ def build_strategy(plan: Plan, model: nn.Module, evaluator: EvaluationPlugin) ->
         options[method.seed_argument] = config.seed
     if method.regression_argument:
         options[method.regression_argument] = benchmark.n_regression
+    if (layer := options.get("cwr_layer_name")) is not None:
+        look_up("strategy.cwr_layer_name", layer, dict(model.named_modules()))
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=config.learning_rate,
@@ -195,17 +222,12 @@ def build_strategy(plan: Plan, model: nn.Module, evaluator: EvaluationPlugin) ->
 class _Run:
     """The parts of one run."""
 
-    def __init__(self, plan: Plan, scenario: Any, folder: Path) -> None:
+    def __init__(self, plan: Plan, scenario: Any, folder: RunFolder) -> None:
         RNGManager.set_random_seeds(plan.config.seed)
         self.plan = plan
         self.scenario = scenario
         self.weights = plan.deviations.weights(new_classes(scenario))
-        identity = {
-            "config": plan.config.to_dict(),
-            "files": scenario.report.files,
-            "benchmark": scenario.info,
-        }
-        self.folder = RunFolder(folder, identity)
+        self.folder = folder
         self.model = build_model(plan, scenario)
         self.initial_weights = weights_hash(self.model)
         self.strategy = build_strategy(plan, self.model, self._evaluator())
@@ -225,13 +247,14 @@ class _Run:
                     of_matrix, weights=self.weights, future=benchmark.future
                 ),
             ]
-        folder = self.folder.folder
-        log = (folder / "log.txt").open("a", encoding="utf-8", buffering=1)
-        return EvaluationPlugin(
-            *metrics,
-            loss_metrics(epoch=True, experience=True, stream=True),
-            loggers=[TensorboardLogger(folder / "tensorboard"), TextLogger(log)],
-        )
+        with warnings.catch_warnings():
+            # They write into the folder, which is made when the training begins.
+            warnings.filterwarnings("ignore", message="No loggers specified")
+            return EvaluationPlugin(
+                *metrics,
+                loss_metrics(epoch=True, experience=True, stream=True),
+                loggers=[],
+            )
 
     @property
     def n_steps(self) -> int:
@@ -244,16 +267,17 @@ class _Run:
             if isinstance(logger, TextLogger):
                 logger.file.close()
 
-    def train(self, resume: bool, echo: Callable[[str], None]) -> None:
+    def train(self, echo: Callable[[str], None]) -> None:
         """Train and evaluate, experience by experience."""
-        self.folder.claim()
         steps: list[Any] = list(self.scenario.train_stream)
         if self.plan.strategy.is_joint:
             steps = [steps]
-        if resume:
-            self.strategy, self.seconds = self.folder.load(self.strategy, echo)
-        else:
-            self.folder.start_anew()
+        self.strategy, self.seconds = self.folder.load(self.strategy, echo)
+        self.folder.begin()
+        folder = self.folder.folder
+        log = (folder / "log.txt").open("a", encoding="utf-8", buffering=1)
+        board = TensorboardLogger(folder / "tensorboard")
+        self.strategy.evaluator.loggers = [board, TextLogger(log)]
         for number, step in enumerate(steps[len(self.seconds) :], len(self.seconds)):
             self._learn(step)
             self.folder.save(self.strategy, self.seconds)
@@ -318,6 +342,7 @@ class _Run:
         }
         folder = self.folder.folder
         write_results(folder, results, matrices)
+        self.folder.write_progress(self.seconds, finished=True)
         echo(summary(results, matrices))
         echo(f"results: {folder / 'results.json'}")
         return results

@@ -120,7 +120,7 @@ def _read(folder: Path, diagnosis: Diagnosis) -> Run | None:
         return None
     try:
         problem = f"unfinished after {experiences_done(folder)} experiences, left out"
-        diagnosis.note("run", folder, problem, "the same command with resume=true")
+        diagnosis.note("run", folder, problem, "the same command goes on")
     except DataError as error:
         diagnosis.add_error("run", error, "delete the folder and run it again")
     return None

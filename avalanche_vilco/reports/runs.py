@@ -145,7 +145,7 @@ def read_run(folder: Path | str) -> Run:
     path = Path(folder) / RESULTS_FILE
     if not path.is_file():
         raise FileNotFoundError(f"no {path}: the run has not finished")
-    return run_of(_read_json(path), folder)
+    return run_of(read_results(path), folder)
 
 
 def run_of(raw: Mapping[str, Any], folder: Path | str) -> Run:
@@ -172,13 +172,19 @@ def experiences_done(folder: Path | str) -> int:
     :raises DataError: its progress file is damaged.
     """
     path = Path(folder) / PROGRESS_FILE
-    seconds = _read_json(path, version=None).get("seconds")
+    seconds = read_results(path, version=None).get("seconds")
     if not isinstance(seconds, list):
         raise DataError(path, f"expected a list of seconds but got {seconds!r}")
     return len(seconds)
 
 
-def _read_json(path: Path, version: int | None = RESULTS_VERSION) -> dict[str, Any]:
+def read_results(path: Path, version: int | None = RESULTS_VERSION) -> dict[str, Any]:
+    """Content of a JSON file of a run.
+
+    :param path: of the file.
+    :param version: that it must have; None: any.
+    :raises DataError: it is absent, damaged or of another version.
+    """
     try:
         raw = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeError, RecursionError) as error:

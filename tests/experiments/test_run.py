@@ -2,6 +2,8 @@
 
 import csv
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -180,20 +182,111 @@ def test_interrupted_run_resumes_to_the_same_weights(
         small_run(root, tmp_path, echo=interrupt, **options)
     assert not (tmp_path / "results.json").exists()
     lines.clear()
-    resumed = small_run(root, tmp_path, resume=True, echo=lines.append, **options)
+    resumed = small_run(root, tmp_path, echo=lines.append, **options)
     assert "resumed after 2 experiences" in lines
     assert not any(line.startswith("experience 2/5") for line in lines)
     for key in ("final_weights_sha256", "matrices", "scores"):
         assert resumed[key] == replay[1][key]
 
 
-@pytest.mark.parametrize("resume", [True, False])
-def test_folder_of_another_configuration_is_refused(
-    replay, root: Path, resume: bool
+def test_folder_of_other_settings_is_refused_by_name_and_value(
+    replay, root: Path
 ) -> None:
-    with pytest.raises(ValueError, match="another configuration"):
-        small_run(root, replay[0], resume=resume)
-    assert (replay[0] / "results.json").is_file()
+    before = contents(replay[0])
+    with pytest.raises(ValueError, match="strategy was 'replay' and is 'naive'"):
+        small_run(root, replay[0])
+    options = {"strategy": "replay", "strategy_options": {"mem_size": 4}, "epochs": 2}
+    told = r"configuration: epochs was 1 and is 2; strategy.mem_size was 5 and is 4; pa"
+    with pytest.raises(ValueError, match=told):
+        small_run(root, replay[0], **options)
+    assert contents(replay[0]) == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*.*")}
+
+
+def test_finished_run_is_left_alone_and_told_again(replay, root: Path) -> None:
+    folder, results = replay
+    before, lines = contents(folder), []
+    options = {"strategy": "replay", "strategy_options": {"mem_size": 5}}
+    again = small_run(root, folder, num_workers=1, echo=lines.append, **options)
+    assert again == json.loads(json.dumps(results))
+    assert contents(folder) == before
+    assert "P_T" in lines[0] and "nothing is run, fresh=true" in lines[1]
+    (folder / "progress.json").rename(folder / "aside")
+    assert small_run(root, folder, echo=lines.append, **options) == again
+    (folder / "aside").rename(folder / "progress.json")
+
+
+def test_fresh_start_keeps_what_was_there_until_its_own_is(
+    finished_runs: Path, root: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished_runs / "naive/seed0", folder)
+    before = contents(folder)
+
+    def stop_at(start: str) -> Callable[[str], None]:
+        def interrupt(line: str) -> None:
+            if line.startswith(start):
+                raise KeyboardInterrupt
+
+        return interrupt
+
+    for strategy in ("naive", "ewc"):
+        with pytest.raises(KeyboardInterrupt):
+            small_run(root, folder, fresh=True, strategy=strategy, echo=stop_at(""))
+        assert contents(folder) == before
+    with pytest.raises(KeyboardInterrupt):
+        small_run(root, folder, fresh=True, strategy="ewc", echo=stop_at("experience "))
+    assert (folder / "results.json").read_bytes() == before["results.json"]
+    with pytest.raises(ValueError, match="strategy was 'ewc' and is 'naive'"):
+        small_run(root, folder)
+    lines: list[str] = []
+    small_run(root, folder, strategy="ewc", echo=lines.append)
+    assert "resumed after 1 experiences" in lines
+    assert '"strategy": "ewc"' in (folder / "results.json").read_text()
+
+
+def unfinished(source: Path, folder: Path) -> Path:
+    """A copy of a run's folder as a stop before its results leaves it."""
+    shutil.copytree(source, folder)
+    (folder / "results.json").unlink()
+    state = json.loads((folder / "progress.json").read_text())
+    (folder / "progress.json").write_text(json.dumps({**state, "finished": False}))
+    return folder
+
+
+def test_damaged_checkpoint_is_named_and_changes_nothing(
+    finished_runs: Path, root: Path, tmp_path: Path
+) -> None:
+    folder = unfinished(finished_runs / "naive/seed0", tmp_path / "run")
+    file = folder / "checkpoint.pkl"
+    whole = file.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 255
+    for damaged in (b"", whole[:100], whole[: len(whole) // 2], whole[:-9], flipped):
+        file.write_bytes(damaged)
+        before = contents(folder)
+        with pytest.raises(ValueError, match=r"checkpoint\.pkl.*fresh=true"):
+            small_run(root, folder)
+        assert contents(folder) == before
+
+
+@pytest.mark.parametrize("has_progress", [True, False])
+def test_checkpoint_of_another_run_is_refused(
+    has_progress: bool, finished_runs: Path, replay, root: Path, tmp_path: Path
+) -> None:
+    folder = unfinished(finished_runs / "naive/seed0", tmp_path / "run")
+    shutil.copy(replay[0] / "checkpoint.pkl", folder)
+    if not has_progress:
+        (folder / "progress.json").unlink()
+    told = r"checkpoint\.pkl holds .* strategy was 'replay' and is 'naive'"
+    with pytest.raises(ValueError, match=told):
+        small_run(root, folder)
+    shutil.copy(finished_runs / "naive/seed1/checkpoint.pkl", folder)
+    with pytest.raises(ValueError, match="seed was 1 and is 0"):
+        small_run(root, folder)
 
 
 def test_stop_between_progress_and_checkpoint_trains_nothing_twice(
@@ -213,7 +306,7 @@ def test_stop_between_progress_and_checkpoint_trains_nothing_twice(
         patch.setattr(module, "save_checkpoint", save_once)
         with pytest.raises(KeyboardInterrupt):
             small_run(root, tmp_path, **options)
-    resumed = small_run(root, tmp_path, resume=True, **options)
+    resumed = small_run(root, tmp_path, **options)
     assert len(resumed["seconds"]) == 5
     for key in ("final_weights_sha256", "matrices"):
         assert resumed[key] == replay[1][key]
@@ -221,7 +314,7 @@ def test_stop_between_progress_and_checkpoint_trains_nothing_twice(
 
 def test_damaged_progress_is_named(root: Path, tmp_path: Path) -> None:
     (tmp_path / "progress.json").write_text('{"config": ')
-    with pytest.raises(ValueError, match=r"progress\.json is damaged"):
+    with pytest.raises(ValueError, match=r"progress\.json: is damaged"):
         small_run(root, tmp_path)
 
 

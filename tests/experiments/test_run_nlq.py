@@ -61,7 +61,7 @@ def test_interrupted_run_resumes_to_the_same_weights(
     whole = small_run(nlq_root, tmp_path / "whole", **options)
     with pytest.raises(KeyboardInterrupt):
         small_run(nlq_root, tmp_path / "parts", echo=interrupt, **options)
-    resumed = small_run(nlq_root, tmp_path / "parts", resume=True, **options)
+    resumed = small_run(nlq_root, tmp_path / "parts", **options)
     for key in ("final_weights_sha256", "matrices", "scores", "memory"):
         assert resumed[key] == whole[key]
     assert whole["config"]["strategy_options"]["prompt_mode"] == "prepend"

@@ -120,7 +120,7 @@ def test_interrupted_run_resumes_to_the_same_weights(
 
     with pytest.raises(KeyboardInterrupt):
         small_run(root, tmp_path, "vilco", echo=interrupt, **options)
-    resumed = small_run(root, tmp_path, "vilco", resume=True, **options)
+    resumed = small_run(root, tmp_path, "vilco", **options)
     for key in ("final_weights_sha256", "matrices", "memory"):
         assert resumed[key] == whole[key]
 

@@ -353,6 +353,4 @@ def test_a_run_with_other_deviations_is_another_configuration(
     state = json.loads((tmp_path / "progress.json").read_text())
     assert state["config"]["deviations"] == []
     with pytest.raises(ValueError, match="another configuration"):
-        reference_run(
-            mq_root, tmp_path, epochs=1, deviations=["seen_negatives"], resume=True
-        )
+        reference_run(mq_root, tmp_path, epochs=1, deviations=["seen_negatives"])
