@@ -128,12 +128,35 @@ class CrossAttention(nn.Module):
         :param valid_tokens: (B or 1, L) bool, at least one True a row.
         :return: (B, T, D).
         """
+        key, value = self.key_value(tokens).chunk(2, dim=-1)
+        if tokens.shape[1] * self.n_heads < x.shape[2]:
+            return self._of_few(x, key, value, valid_tokens)
         query, seen = self.query(x), valid_tokens[:, None]
         if len(tokens) == len(valid_tokens) == 1:
             # (B, T, D) -> (1, B * T, D): no copies of keys and values for each clip.
             query = query.flatten(0, 1)[None]
-        parts = (query, *self.key_value(tokens).chunk(2, dim=-1))
-        return self.out(attend(parts, seen, self.n_heads).view_as(x))
+        attended = attend((query, key, value), seen, self.n_heads)
+        return self.out(attended.view_as(x))
+
+    def _of_few(self, x: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
+        """The same in fewer products, if tokens x heads are fewer than channels.
+
+        Steps are many and tokens few: the projections of queries and of the output are
+        applied to keys and values, once a token, instead of once a step.
+        """
+        # (B or 1, S, D) -> (B or 1, S, H, D / H)
+        key, value = (part.unflatten(-1, (self.n_heads, -1)) for part in (key, value))
+        key = key * key.shape[-1] ** -0.5
+        rows = self.query.weight.unflatten(0, (self.n_heads, -1))
+        keys = torch.einsum("bshd,hdc->bchs", key, rows)
+        shift = torch.einsum("bshd,hd->bhs", key, self.query.bias.view(rows.shape[:2]))
+        shift = shift.masked_fill(~valid[:, None], -torch.inf)
+        columns = self.out.weight.unflatten(1, (self.n_heads, -1))
+        values = torch.einsum("bshd,chd->bhsc", value, columns)
+        # (B, T, H * S)
+        scores = x @ keys.flatten(2) + shift.flatten(1)[:, None]
+        weights = scores.unflatten(-1, shift.shape[1:]).softmax(dim=-1).flatten(2)
+        return weights @ values.flatten(1, 2) + self.out.bias
 
 
 class CrossModalBlock(nn.Module):

@@ -139,3 +139,30 @@ def test_position_code_is_the_sinusoid_of_the_step() -> None:
             math.cos(angle), abs=1e-3
         )
     assert len(code.unique(dim=0)) == 900
+
+
+@pytest.mark.parametrize("n_texts", [1, 2])
+@pytest.mark.parametrize("n_tokens", [3, 7])
+def test_few_tokens_are_attended_to_as_many_are(n_texts: int, n_tokens: int) -> None:
+    # Two heads of four channels: three tokens are few, seven are not.
+    attention = CrossAttention(8, 2).double()
+    x = torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True)
+    tokens = torch.randn(n_texts, n_tokens, 8, dtype=torch.float64, requires_grad=True)
+    valid = torch.arange(n_tokens) < torch.tensor([[2], [3]])[:n_texts]
+    query, key, value = (
+        part.unflatten(-1, (2, 4)).transpose(1, 2)
+        for part in (attention.query(x), *attention.key_value(tokens).chunk(2, -1))
+    )
+    scores = query @ key.mT / 2
+    weights = scores.masked_fill(~valid[:, None, None], -torch.inf).softmax(-1)
+    wanted = attention.out((weights @ value).transpose(1, 2).flatten(2))
+    ours = attention(x, tokens, valid)
+    torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-9)
+    inputs = (x, tokens, *attention.parameters())
+    slope = torch.randn_like(wanted)
+    for one, other in zip(
+        torch.autograd.grad(ours, inputs, slope),
+        torch.autograd.grad(wanted, inputs, slope),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
