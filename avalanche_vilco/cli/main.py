@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import avalanche_vilco
 from avalanche_vilco.cli.quiet import import_quietly
+from avalanche_vilco.core.errors import SettingError
 from avalanche_vilco.core.terminal import one_line
 
 USAGE = """\
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point.
 
     :param arguments: command-line arguments without the program's name.
-    :return: exit code: 0, 1 for bad data or settings, 2 for bad usage, 130 when
+    :return: exit code: 0, 1 for bad data, 2 for bad settings or usage, 130 when
         interrupted. (Bad usage and ``--help`` leave through ``SystemExit``.)
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except (ValueError, FileNotFoundError, ImportError) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, SettingError) else 1
     return code
 
 

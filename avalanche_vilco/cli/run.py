@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from avalanche_vilco.benchmarks.spec import (
@@ -21,17 +22,18 @@ from avalanche_vilco.benchmarks.spec import (
     benchmark_names,
     find_benchmark,
 )
+from avalanche_vilco.cli.overrides import check_overrides, sweep_folder
 from avalanche_vilco.cli.quiet import import_quietly
-from avalanche_vilco.core.registry import look_up
+from avalanche_vilco.core.errors import SettingError
 from avalanche_vilco.core.settings import option_types
 from avalanche_vilco.core.terminal import one_line
+from avalanche_vilco.experiments.config import RunSettings
 from avalanche_vilco.training.table import STRATEGIES
 
 _HYDRA: Mapping[str, Any] = {
     "output_subdir": None,
     "run": {"dir": "."},
     "sweep": {"dir": "outputs", "subdir": "."},
-    "job": {"chdir": False},
 }
 _GROUPS = ("benchmark", "strategy")
 
@@ -42,15 +44,13 @@ def main(arguments: Sequence[str]) -> int:
     :param arguments: Hydra's overrides and flags.
     :return: 0; bad data or settings leave through ``SystemExit``.
     """
+    if {"-h", "--help"} & set(arguments):
+        import_quietly("avalanche_vilco.cli.help").show(arguments)
+        return 0
+    fixed = check_overrides(arguments)
     import hydra
 
-    known = _store_settings()
-    try:
-        for group, names in known.items():
-            _check_choices(group, names, arguments)
-    except ValueError as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        raise SystemExit(1) from None
+    _store_settings(fixed)
     # Hydra reads sys.argv; it also gives -m, --help and --cfg.
     sys.argv = ["avalanche-vilco run", *map(_own_message, arguments)]
     try:
@@ -65,40 +65,41 @@ def main(arguments: Sequence[str]) -> int:
 
 def run_once(config: Any) -> None:
     """Make one run, of Hydra's config."""
+    from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
-    settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
+    everything: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
+    settings = {k: value for k, value in everything.items() if value is not None}
     benchmark, strategy = (settings.pop(group) for group in _GROUPS)
-    name = benchmark.pop("name")
-    run = import_quietly("avalanche_vilco.experiments.run").run
+    name, method = benchmark.pop("name"), strategy.pop("name")
+    hydra = HydraConfig.get()
+    fixed = hydra.job.config.override_dirname.exclude_keys
+    changed = [text.lstrip("+") for text in hydra.overrides.task]
+    changed = sorted(text for text in changed if text.partition("=")[0] not in fixed)
+    if hydra.mode.name == "MULTIRUN" and changed:
+        folder = sweep_folder(",".join(changed))
+        place = Path("outputs", name, method, folder, f"seed{settings['seed']}")
+        settings.setdefault("output", place)
     try:
-        run(
+        import_quietly("avalanche_vilco.experiments.run").run(
             name,
-            strategy.pop("name"),
+            method,
             benchmark_options=_wishes(benchmark, _generator_settings(name)),
             strategy_options=strategy,
             **settings,
         )
     except (ValueError, FileNotFoundError, ImportError) as error:
+        # Hydra would print a traceback.
         print(f"error: {one_line(error)}", file=sys.stderr)
-        raise SystemExit(1) from None
+        raise SystemExit(2 if isinstance(error, SettingError) else 1) from None
 
 
 def _own_message(argument: str) -> str:
-    """An override that Hydra passes on; a name that is unknown is ours to answer."""
-    is_plain = re.match(r"(?!hydra\b)[a-z_][\w.]*=", argument)
-    is_group = argument.partition("=")[0] in _GROUPS
-    return f"++{argument}" if is_plain and not is_group else argument
-
-
-def _check_choices(
-    group: str, names: Mapping[str, Any], arguments: Sequence[str]
-) -> None:
-    """Refuse plain names that Hydra would answer with its search path."""
-    for argument in arguments:
-        if match := re.fullmatch(rf"{group}=([\w,]+)", argument):
-            for name in match[1].split(","):
-                look_up(group, name, names)
+    """An override that Hydra passes on, whether or not it has a value for it."""
+    bare = re.sub(r"^\++", "", argument)
+    is_plain = re.match(r"(?!hydra\b)[a-z_][\w.]*=", bare)
+    is_group = bare.partition("=")[0] in _GROUPS
+    return f"++{bare}" if is_plain and not is_group else argument
 
 
 def _wishes(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,13 +132,14 @@ def _shown(default: Any) -> Any:
     return default if isinstance(default, (bool, int, float, str)) else None
 
 
-def _store_settings() -> dict[str, Mapping[str, Any]]:
-    """Tell Hydra of all benchmarks, strategies and settings; by group, their names."""
+def _store_settings(fixed: Sequence[str]) -> None:
+    """Tell Hydra of all benchmarks, strategies and settings.
+
+    :param fixed: settings that do not name the folder of a sweep's job.
+    """
     from hydra.core.config_store import ConfigStore
 
     import_quietly("avalanche.training")
-    config = import_quietly("avalanche_vilco.experiments.config")
-
     store, names = ConfigStore.instance(), benchmark_names()
     for name in names:
         node = {"name": name, **_generator_settings(name)}
@@ -149,8 +151,7 @@ def _store_settings() -> dict[str, Mapping[str, Any]]:
         left_open = {option: None for options in tuned for option in options}
         node = {"name": name, **strategy.options, **left_open}
         store.store(group="strategy", name=name, node=node)
-    lines = (f"  {name:<20}{each.help}" for name, each in STRATEGIES.items())
-    help_text = "\n".join(["", "Strategies", *lines, "", "null takes a default.", ""])
+    dirname = {"override_dirname": {"exclude_keys": list(fixed)}}
     node = {
         "defaults": [
             {"benchmark": DEFAULT_BENCHMARK},
@@ -159,15 +160,11 @@ def _store_settings() -> dict[str, Mapping[str, Any]]:
             "_self_",
         ],
         "seed": 0,
-        **dict.fromkeys(config.RunSettings.__annotations__),
+        **dict.fromkeys(RunSettings.__annotations__),
         "deviations": None,
         "model_options": None,
         "fresh": False,
-        "output": "outputs/${benchmark.name}/${strategy.name}/seed${seed}",
-        "hydra": {
-            **_HYDRA,
-            "help": {"app_name": "avalanche-vilco run", "footer": help_text},
-        },
+        "output": None,
+        "hydra": {**_HYDRA, "job": {"chdir": False, "config": dirname}},
     }
     store.store(name="run", node=node)
-    return {"benchmark": dict.fromkeys(names), "strategy": STRATEGIES}

@@ -93,7 +93,7 @@ def check_value(name: str, value: Any, hint: Any) -> None:
     if choices and isinstance(value, str):
         guess = close_names(value, choices)
         raise SettingError(f"expected {name} in {choices} but got {value!r}.{guess}")
-    wanted = " or ".join(map(_name_of, parts))
+    wanted = " or ".join(map(type_name, parts))
     if isinstance(value, Real) and not _is_finite(value):
         wanted += ", finite,"
     raise SettingError(f"expected {name} of type {wanted} but got {value!r:.80}")
@@ -172,13 +172,21 @@ def _range_of(hint: Any) -> str:
     return " and ".join(f"{signs[name]} {bound}" for name, bound in bounds.items())
 
 
-def _name_of(hint: Any) -> str:
+def type_name(hint: Any) -> str:
+    """What an option may be, in words: ``int >= 1``.
+
+    :param hint: type of the option.
+    """
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(map(type_name, get_args(hint)))
+    if get_origin(hint) is Literal:
+        return " or ".join(map(repr, get_args(hint)))
     if get_origin(hint) is Annotated:
-        return f"{_name_of(get_args(hint)[0])} {_range_of(hint)}".rstrip()
+        return f"{type_name(get_args(hint)[0])} {_range_of(hint)}".rstrip()
     if hint is type(None):
         return "None"
     if get_origin(hint) is None and isinstance(hint, type):
         return hint.__name__
     if isinstance(origin := get_origin(hint), type) and get_args(hint):
-        return f"{origin.__name__}[{', '.join(map(_name_of, get_args(hint)))}]"
+        return f"{origin.__name__}[{', '.join(map(type_name, get_args(hint)))}]"
     return str(hint).replace("typing.", "").replace("collections.abc.", "")

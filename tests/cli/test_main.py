@@ -1,69 +1,148 @@
 """The command line: what it runs, how it says what is wrong, and what it lists."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from avalanche_vilco.benchmarks.spec import benchmark_names
+from avalanche_vilco.benchmarks.spec import benchmark_names, find_benchmark
 from avalanche_vilco.cli import main as cli
-from avalanche_vilco.training.strategies import STRATEGIES
+from avalanche_vilco.cli.overrides import sweep_folder
+from avalanche_vilco.core.diagnosis import Diagnosis
+from avalanche_vilco.experiments.config import RunArguments
+from avalanche_vilco.reports.report import read_settings
+from avalanche_vilco.training.table import STRATEGIES
 
 
-def test_a_sweep_runs_and_writes_results(mq_root: Path, tmp_path: Path) -> None:
-    settings = ["seed=3,4", "epochs=1", f"benchmark.dataset_root={mq_root}"]
+def test_a_sweep_over_anything_is_told_apart_and_reported(
+    mq_root: Path, tmp_path: Path
+) -> None:
+    settings = ["seed=3,4", "epochs=1,2", f"benchmark.dataset_root={mq_root}"]
     settings += ["benchmark.n_experiences=1", "model_options.max_windows=1"]
     command = [sys.executable, "-m", "avalanche_vilco.cli.main", "run", "-m"]
-    done = subprocess.run(
-        [*command, *settings], cwd=tmp_path, text=True, capture_output=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "row = after training i, column = evaluated on j" in done.stdout
-    assert "not with the paper" in done.stdout
-    for seed in (3, 4):
-        output = tmp_path / f"outputs/vilco_mq/naive/seed{seed}"
-        assert (output / "results.json").is_file()
+    for _ in range(2):
+        done = subprocess.run(
+            [*command, *settings], cwd=tmp_path, text=True, capture_output=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("row = after training i, column = evaluated on j") == 4
+        assert "not with the paper" in done.stdout
+    assert done.stdout.count("is finished: nothing is run") == 4
+    for seed, epochs in ((3, 1), (3, 2), (4, 1), (4, 2)):
+        output = tmp_path / f"outputs/vilco_mq/naive/epochs={epochs}/seed{seed}"
+        assert f'"epochs": {epochs}' in (output / "results.json").read_text()
         assert list((output / "tensorboard").iterdir())
         assert '"max_windows": 1' in (output / "progress.json").read_text()
+    found = read_settings([tmp_path / "outputs"], Diagnosis("report"))
+    assert [len(one.runs) for one in found] == [2, 2]
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("benchmark.dataset_root=nowhere", "no data folder at nowhere"),
-        ("benchmark.sead=3", "'vilco_mq' has no option 'sead'. Did you mean seed?"),
-        ("benchmark=vilco_mqq", "unknown benchmark 'vilco_mqq'. Did you mean vilco_mq"),
-        ("strategy=naive,replai", "unknown strategy 'replai'. Did you mean replay?"),
-    ],
-)
-def test_what_is_wrong_is_one_line(
-    setting: str,
+def failure(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple:
+    """Exit code and the one line of a command that fails."""
+    try:
+        code = cli.main(arguments)
+    except SystemExit as exit:
+        code = exit.code
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    return code, line
+
+
+WRONG = [
+    ("epochs=two", "expected epochs of type int >= 1 but got 'two'"),
+    ("epochs=1.5", "expected epochs of type int >= 1 but got 1.5"),
+    ("epochs=0", "expected epochs >= 1 but got 0"),
+    ("batch_size=-1", "expected batch_size >= 1 but got -1"),
+    ("seed=0.5", "expected seed of type int in [0, 4294967295] but got 0.5"),
+    ("learning_rate=1e9x", "expected learning_rate of type float > 0 but got '1e9x'"),
+    ("learning_rate=inf", "learning_rate of type float > 0, finite, but got inf"),
+    ("device=tpu", "expected device in ['auto', 'cpu'"),
+    ("device=cuda:99", "'cuda:99'. torch sees"),
+    ("model=vilco_nlq_tiny", "unknown model 'vilco_nlq_tiny'. Did you mean vilco_mq_t"),
+    ("strategy=replay strategy.mem_size=abc", "strategy.mem_size of type int >= 0 but"),
+    ("strategy=replay strategy.memsize=32", "no option 'memsize'. Did you mean mem_si"),
+    ("strategy=ewc strategy.ewc_lambda=inf", "strategy.ewc_lambda of type float >= 0"),
+    ("strategy=bic strategy.mem_size=1", "strategy.mem_size and strategy.val_share"),
+    ("benchmark=vilco_nlq strategy=vilco strategy.prompt_mode=replace", "'prepend'"),
+    ("benchmark.sead=3", "'vilco_mq' has no option 'sead'. Did you mean seed?"),
+    ("benchmark.sources.grid=0", "expected benchmark.sources.grid >= 1 but got 0"),
+    ("benchmark=vilco_mqq", "unknown benchmark 'vilco_mqq'. Did you mean vilco_mq"),
+    ("-m strategy=naive,replai", "unknown strategy 'replai'. Did you mean replay?"),
+    ("-m epochs=1,0", "expected epochs >= 1 but got 0"),
+    ("epochs=1,2", "expected one value of epochs but got 'epochs=1,2': -m runs each"),
+    ("epoch=3", "run has no option 'epoch'. Did you mean epochs?"),
+    ("epochs", "expected NAME=VALUE but got 'epochs'"),
+    ("--strategy naive", "expected strategy=VALUE, without dashes, but got --strategy"),
+    ("strategy_options={mem_size: 3}", "expected strategy.NAME=VALUE but got"),
+    ("model_options.sigma=nan", "expected model_options.sigma of type float > 0, fin"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), WRONG)
+def test_wrong_setting_is_one_line_before_anything_is_built(
+    settings: str,
     message: str,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", [])
-    with pytest.raises(SystemExit, match=r"[12]"):
-        cli.main(["run", setting])
-    printed = capsys.readouterr().err
-    (line,) = [line for line in printed.splitlines() if "error: " in line]
-    assert message in line
-    assert "Traceback" not in printed
+    monkeypatch.chdir(tmp_path)
+    arguments = [settings] if "{" in settings else settings.split()
+    code, line = failure(["run", *arguments], capsys)
+    assert code == 2 and line.startswith("error: ") and message in line
+    assert not list(tmp_path.iterdir())
 
 
-def test_help_lists_benchmarks_strategies_and_settings(
+def test_wrong_settings_need_no_avalanche() -> None:
+    script = """if True:
+        import sys
+        from avalanche_vilco.cli.main import main
+        for wrong in ("epochs=two", "strategy.mem_size=3", "model=x"):
+            assert main(["run", wrong]) == 2
+        assert not {"torch", "avalanche"} & set(sys.modules)"""
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+def test_data_at_fault_are_one_line_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [])
-    with pytest.raises(SystemExit, match="0"):
-        cli.main(["run", "--help"])
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["run", "benchmark.dataset_root=nowhere"])
+    printed = capsys.readouterr().err
+    (line,) = [line for line in printed.splitlines() if "error: " in line]
+    assert "no data folder at nowhere" in line
+    assert "Traceback" not in printed
+
+
+def test_help_tells_of_every_setting_model_and_option(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["run", "--help"]) == 0
     printed = capsys.readouterr().out
-    assert f"benchmark: {', '.join(benchmark_names())}" in printed
+    for name in benchmark_names():
+        assert all(model in printed for model in find_benchmark(name).models)
     for name, strategy in STRATEGIES.items():
         assert f"  {name:<20}{strategy.help}" in printed
-    for setting in ("epochs: null", "n_experiences: 5", "dataset_root: null"):
-        assert setting in printed
+        assert all(f".{option}=" in printed for option in strategy.options)
+    for name in RunArguments.__annotations__.keys() - {
+        "benchmark_options",
+        "strategy_options",
+    }:
+        assert re.search(rf"^  {name}\b.* [A-Z\"].*$", printed, re.M), name
+    assert "epochs=7                Passes over each experience (int >= 1)" in printed
+
+
+def test_names_of_sweep_folders_are_short_legal_and_apart() -> None:
+    assert sweep_folder("epochs=1,strategy.mem_size=3") == (
+        "epochs=1,strategy.mem_size=3"
+    )
+    long = [sweep_folder(f"x={'9' * 300}{n}") for n in range(3)]
+    odd = [sweep_folder(f"benchmark.dataset_root={root}") for root in ("/a b", "/a_b")]
+    assert len({*long, *odd}) == 5
+    assert all(re.fullmatch(r"[\w.,=+-]{1,80}", name) for name in [*long, *odd])
 
 
 def test_version_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
