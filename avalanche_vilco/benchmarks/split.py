@@ -34,7 +34,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from avalanche_vilco.benchmarks.items import Item, whole_clips
 from avalanche_vilco.benchmarks.protocols import STREAMS, Groups, Protocol
-from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.errors import DataError, SettingError
 from avalanche_vilco.core.registry import look_up
 from avalanche_vilco.core.report import DataReport
 
@@ -90,13 +90,13 @@ class Division:
     def __post_init__(self) -> None:
         share, sizes = self.valid_share, self.per_exp_classes
         if share is not None and not 0 <= share < 1:
-            raise ValueError(f"expected valid_share in [0, 1) but got {share}")
+            raise SettingError(f"expected valid_share in [0, 1) but got {share}")
         # Left at its default, the number is not a wish.
         if sizes is not None and self.n_experiences not in (
             type(self).n_experiences,
             len(sizes),
         ):
-            raise ValueError(
+            raise SettingError(
                 f"per_exp_classes {list(sizes)} make {len(sizes)} experiences, but "
                 f"n_experiences is {self.n_experiences}: leave one out"
             )
@@ -112,7 +112,7 @@ class Division:
         if "protocol" in twice and self.protocol == protocol:
             twice.remove("protocol")
         if twice:
-            raise ValueError(
+            raise SettingError(
                 f"{file} sets {', '.join(sorted(twice))} already: leave them out"
             )
 
@@ -195,18 +195,18 @@ def query_groups(
     shuffle = order if isinstance(order, str) else None
     if shuffle is not None:
         if shuffle not in ("queries", "groups"):
-            raise ValueError(
+            raise SettingError(
                 "expected fixed_class_order 'queries', 'groups' or a list of ids but "
                 f"got {order!r}"
             )
         if seed is None:
-            raise ValueError(
+            raise SettingError(
                 f"fixed_class_order {order!r} needs a seed: pass seed=0, 1, ..."
             )
     elif order is not None:
         ordered = _explicit_order(label_ids, order)
         if seed is not None:
-            raise ValueError(f"a listed order is not shuffled: leave seed={seed} out")
+            raise SettingError(f"a listed order is not shuffled: leave seed={seed} out")
     if shuffle == "queries":
         ordered = rng.permutation(ordered).tolist()
     ends = np.cumsum(sizes).tolist()
@@ -221,14 +221,14 @@ def _sizes(
 ) -> list[int]:
     if sizes is not None:
         if sum(sizes) != n_queries or min(sizes, default=0) < 1:
-            raise ValueError(
+            raise SettingError(
                 f"expected per_exp_classes of at least 1 that sum up to {n_queries} "
                 f"but got {list(sizes)}"
             )
         return list(sizes)
     if not 1 <= n_experiences <= n_queries or n_queries % n_experiences:
         legal = [n for n in range(1, n_queries + 1) if n_queries % n == 0]
-        raise ValueError(
+        raise SettingError(
             f"{n_queries} queries do not divide into {n_experiences} experiences: "
             f"choose n_experiences from {legal}, or pass per_exp_classes"
         )
@@ -240,7 +240,7 @@ def _explicit_order(label_ids: Sequence[int], order: Sequence[int] | str) -> lis
     if sorted(ordered) != sorted(label_ids):
         missing = sorted(set(label_ids) - set(ordered))
         unknown = sorted(set(ordered) - set(label_ids))
-        raise ValueError(
+        raise SettingError(
             "expected fixed_class_order to list each category id once; "
             f"missing {missing}, unknown {unknown}"
         )

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from avalanche_vilco.cli.parser import Parser
 from avalanche_vilco.core.terminal import tell
 from avalanche_vilco.experiments.doctor import PARTS, examinable, examine
 
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="avalanche-vilco doctor",
         description="Say what is there, missing or damaged in a data root; change "
         "nothing. Exit code: 0 no fault, 1 faults, 2 bad usage.",

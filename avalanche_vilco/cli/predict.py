@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from avalanche_vilco.cli.parser import Parser
 from avalanche_vilco.cli.quiet import import_quietly
+from avalanche_vilco.experiments.config import usable_device
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -14,19 +16,19 @@ def main(arguments: Sequence[str]) -> int:
     :return: 0; bad usage is raised by argparse.
     """
     options = _parser().parse_args(arguments)
-    root = options.dataset_root
+    root, device = options.dataset_root, usable_device(options.device)
     import_quietly("avalanche_vilco.experiments.predict").predict(
         options.run,
         options.output,
         subset=options.subset,
         benchmark_options={} if root is None else {"dataset_root": root},
-        device=options.device,
+        device=device,
     )
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="avalanche-vilco predict",
         description="Write a run's answers in the benchmark's submission format, from "
         "checkpoint.pkl in its folder. That file can run code "

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from avalanche_vilco.cli.parser import Parser, whole_number
 from avalanche_vilco.core.diagnosis import Diagnosis
 from avalanche_vilco.core.files import write_atomically
 from avalanche_vilco.core.terminal import tell
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="avalanche-vilco report",
         description="Tables and plots over methods and seeds. Methods share a table "
         "only if they differ in nothing but themselves and keep equally many training "
@@ -86,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--paper-tables",
         nargs="+",
-        type=int,
+        type=whole_number(1),
         default=[],
         metavar="N",
         help="only these of them",

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from avalanche_vilco.cli.parser import Parser, whole_number
+from avalanche_vilco.core.errors import SettingError
 from avalanche_vilco.core.terminal import tell
 from avalanche_vilco.experiments.score import score, score_options, scored_benchmark
 
@@ -22,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     as_json = options.pop("json")
     if options["device"] == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: no such device here, use --device cpu")
+        raise SettingError("--device cuda: no such device here, use --device cpu")
     result = score(**options)
     text = json.dumps(result.to_dict(), indent=2, allow_nan=False)
     tell(text if as_json else str(result))
@@ -51,7 +53,7 @@ def _options(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="avalanche-vilco score",
         description="Score a submission file in the official format. Exit code: 0 "
         "scored, 1 a file is at fault, 2 bad usage.",
@@ -63,21 +65,17 @@ def _parser() -> argparse.ArgumentParser:
     add("--reference", help="public evaluator to reproduce (default: our own rules)")
     add("--subset", help="subset to score, task mq (default: val)")
     add("--device", choices=("cpu", "cuda"), default="cpu")
-    add("--k", type=_count, nargs="+", help="predictions that recall looks at")
+    add("--k", type=whole_number(1), nargs="+", help="predictions that recall looks at")
     add("--tiou", type=_level, nargs="+", help="thresholds, tasks mq and nlq")
     add("--json", action="store_true", help="machine-readable, to stdout")
     return parser
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a number >= 1 but got {text}")
-    return value
-
-
 def _level(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"expected a number in (0, 1] but got {text}")
     return value

@@ -155,10 +155,12 @@ def _run_all(grid: Grid, rows: Sequence[Row], options: GridOptions) -> list[str]
     failed = _run_jobs([job for job, _ in _jobs_of(grid, free, options)], options)
     jobs = []
     for job, problem in _jobs_of(grid, bound, options):
-        if problem and not options.list:
-            failed.append(f"{job.label}: {problem}")
-        else:
+        if not problem:
             jobs.append(job)
+        elif options.list:
+            print(f"to run later: {job.label} {problem}")
+        else:
+            failed.append(f"{job.label}: {problem}")
     return failed + _run_jobs(jobs, options)
 
 
@@ -247,14 +249,13 @@ def _run_jobs(jobs: Sequence[Job], options: GridOptions) -> list[str]:
 
 
 def _is_finished(job: Job) -> bool:
-    """Whether the folder holds this very run, finished; ``run`` refuses another's."""
+    """Whether the folder holds this very run, finished; ``run`` refuses another's.
+
+    :raises SettingError: it is none that could be run.
+    """
     from avalanche_vilco.experiments.config import resolve
     from avalanche_vilco.reports.runs import read_run
 
-    try:
-        found = read_run(job.folder).config
-    except (FileNotFoundError, ValueError):
-        return False
     options = ("benchmark_options", "strategy_options")
     plan = resolve(
         job.grid.benchmark,
@@ -263,6 +264,10 @@ def _is_finished(job: Job) -> bool:
         settings={k: v for k, v in job.settings.items() if k not in options},
         **{name: job.settings[name] for name in options},
     )
+    try:
+        found = read_run(job.folder).config
+    except (FileNotFoundError, ValueError):
+        return False
     wanted = json.loads(json.dumps(plan.config.to_dict()))
     free = {"device", "num_workers", "backbone_cache"}
     return all(found[name] == wanted[name] for name in wanted.keys() - free)

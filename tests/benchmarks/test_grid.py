@@ -117,6 +117,32 @@ def test_real_data_need_a_root(
     assert "not shipped" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("--model foo", "unknown model 'foo'"),
+        ("--device tpu", "expected device in"),
+        ("--epochs 0", "--epochs: expected an integer >= 1 but got '0'"),
+        ("--jobs none", "--jobs: expected an integer >= 1 but got 'none'"),
+        ("--seeds -1", "--seeds: expected"),
+    ],
+)
+def test_wrong_settings_are_told_before_the_first_run(
+    wrong: str,
+    message: str,
+    grid: Script,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--output", str(tmp_path / "out"), *wrong.split()]
+    try:
+        code = grid.main(arguments)
+    except SystemExit as exit:
+        code = exit.code
+    assert code == 2 and message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_runs_are_made_once_and_fail_the_grid_if_they_start_unequal(
     grid: Script, small: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,6 +95,26 @@ def test_wrong_setting_is_one_line_before_anything_is_built(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("predict . --device tpu", "expected device in ['auto', 'cpu'"),
+        ("predict . --subset x", "invalid choice: 'x' (choose from"),
+        ("score --task mq --predictions a --annotations b --k two", "integer >= 1 but"),
+        ("score --task mq --predictions a --annotations b --tiou nan", "in (0, 1] but"),
+        ("score --task mqq --predictions a --annotations b", "unknown benchmark 'mqq'"),
+        ("report . --fromat csv", "--fromat csv. Did you mean --format?"),
+        ("report . --paper-tables 0", "expected an integer >= 1 but got '0'"),
+        ("doctor . --depp", "--depp. Did you mean --deep"),
+    ],
+)
+def test_wrong_options_of_other_commands_are_one_line_too(
+    command: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, line = failure(command.split(), capsys)
+    assert code == 2 and message in line
+
+
 def test_wrong_settings_need_no_avalanche() -> None:
     script = """if True:
         import sys

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -30,6 +30,7 @@ from avalanche_vilco.benchmarks.sources import (
     open_clip_features,
     open_narrations,
 )
+from avalanche_vilco.benchmarks.spec import AtLeastOne
 from avalanche_vilco.benchmarks.split import Division, Split
 from avalanche_vilco.benchmarks.vilco_mq.annotations import MomentAnnotations
 from avalanche_vilco.benchmarks.vilco_mq.reference_metadata import (
@@ -57,9 +58,9 @@ def vilco_mq(
     *,
     protocol: str = "exclusive",
     n_experiences: Annotated[int, Meta(ge=1)] = 5,
-    per_exp_classes: Sequence[int] | None = None,
-    fixed_class_order: str | Sequence[int] | None = None,
-    seed: int | None = None,
+    per_exp_classes: Sequence[AtLeastOne] | None = None,
+    fixed_class_order: Literal["queries", "groups"] | Sequence[int] | None = None,
+    seed: Annotated[int, Meta(ge=0)] | None = None,
     return_task_id: bool = False,
     valid_share: Annotated[float, Meta(ge=0, lt=1)] | None = None,
     manifest: ManifestSource | None = None,

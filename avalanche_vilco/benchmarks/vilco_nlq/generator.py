@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from msgspec import Meta
@@ -30,6 +30,7 @@ from avalanche_vilco.benchmarks.sources import (
     open_clip_features,
     open_narrations,
 )
+from avalanche_vilco.benchmarks.spec import AtLeastOne
 from avalanche_vilco.benchmarks.split import Split
 from avalanche_vilco.benchmarks.vilco_nlq.dataset import (
     QueryDataset,
@@ -61,9 +62,9 @@ def vilco_nlq(
     *,
     protocol: str = "exclusive_queries",
     n_experiences: Annotated[int, Meta(ge=1)] = len(NLQ_TEMPLATES),
-    per_exp_classes: Sequence[int] | None = None,
-    fixed_class_order: str | Sequence[int | str] | None = None,
-    seed: int | None = None,
+    per_exp_classes: Sequence[AtLeastOne] | None = None,
+    fixed_class_order: Literal["queries", "groups"] | Sequence[int | str] | None = None,
+    seed: Annotated[int, Meta(ge=0)] | None = None,
     return_task_id: bool = False,
     valid_share: Annotated[float, Meta(ge=0, lt=1)] | None = None,
     manifest: ManifestSource | None = None,

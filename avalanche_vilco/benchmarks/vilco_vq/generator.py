@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from msgspec import Meta
@@ -60,8 +60,8 @@ def vilco_vq(
     *,
     protocol: str = "exclusive",
     n_experiences: Annotated[int, Meta(ge=1)] = N_EXPERIENCES,
-    grouping: str = "together",
-    fixed_class_order: str | Sequence[int] | None = None,
+    grouping: Literal["together", "shuffled"] = "together",
+    fixed_class_order: Literal["groups"] | Sequence[int] | None = None,
     seed: Annotated[int, Meta(ge=0)] = 0,
     return_task_id: bool = False,
     valid_share: Annotated[float, Meta(ge=0, lt=1)] | None = None,
