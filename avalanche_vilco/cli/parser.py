@@ -18,7 +18,7 @@ class Parser(argparse.ArgumentParser):
         if message.startswith(start):
             flag = message.removeprefix(start).split("=")[0].split()[0]
             message += f".{close_names(flag, self._option_string_actions)}"
-        self.exit(2, f"{self.prog}: error: {message}; --help lists all\n")
+        self.exit(2, f"{self.prog}: error: {message} (usage: {self.prog} --help)\n")
 
 
 def whole_number(least: int = 0) -> Callable[[str], int]:

@@ -643,7 +643,7 @@ def test_a_device_that_is_not_there_is_named(command, monkeypatch):
     predictions, annotations = mq_files()
     command.write(pred=predictions, gt=annotations)
     code, _, err = command("mq", "--device", "cuda")
-    assert code == 1 and err.startswith("error: --device cuda: no such device here")
+    assert code == 2 and err.startswith("error: --device cuda: no such device here")
 
 
 JUNK = [None, True, -1, 0.5, 1e400, 10**400, "", "x", [], {}, [[]], [None], {"a": 1}]
