@@ -7,6 +7,7 @@ leaves checkpoint and results of the earlier run until its own are written.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,9 +48,16 @@ class RunFolder:
 
     :param folder: made when the run begins.
     :param is_free: whatever it holds is to be replaced.
+    :raises SettingError: it can be no folder, or not be written.
     """
 
     def __init__(self, folder: Path, *, is_free: bool = False) -> None:
+        place = next(path for path in (folder, *folder.parents) if path.exists())
+        if not (place.is_dir() and os.access(place, os.W_OK)):
+            raise SettingError(
+                f"expected output to be a folder that can be written but got {folder}: "
+                f"{place} is no folder, or not yours to write"
+            )
         self.folder = folder
         self.is_free = is_free
         self.checkpoint = folder / CHECKPOINT_FILE

@@ -354,6 +354,8 @@ def test_joint_is_one_step_that_teaches_all(root: Path, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"strategy": "repley"}, "Did you mean replay"),
+        ({"output": __file__}, r"output to be a folder .*test_run\.py is no folder"),
+        ({"output": f"{__file__}/run"}, r"test_run\.py is no folder, or not yours"),
         ({"model": "vilco_mq_huge"}, "Available: vilco_mq_base, vilco_mq_base_lower"),
         ({"strategy_options": {"mem_size": 3}}, "'naive' has no option 'mem_size'"),
         ({"benchmark_options": {"sead": 3}}, "'vilco_mq' has no option 'sead'. Did"),
