@@ -25,19 +25,42 @@ def _described(text: str, kind: Any, **bounds: Any) -> Any:
     return Annotated[kind, Meta(description=text, **bounds)]
 
 
-_MEMORY = _described("training samples kept", int, ge=0)
-_FULL_MEMORY = _described("training samples kept", int, ge=1)
-_PATTERNS = _described("training samples kept of each experience", int, ge=1)
-_DISTILLATION = _described("weight of the distillation term", float, ge=0)
-_TEMPERATURE = _described("softens logits in distillation", float, gt=0)
-
-
-def _weight_or_weights(text: str) -> Any:
+def _weights(text: str) -> Any:
     weight = _described(f"{text}; a list has one for each experience", float, ge=0)
     return weight | Sequence[Annotated[float, Meta(ge=0)]]
 
 
-@dataclass(frozen=True, kw_only=True)
+_FULL = {"mem_size": _described("training samples kept", int, ge=1)}
+_OPTIONS: Mapping[str, Any] = {
+    "mem_size": _described("training samples kept", int, ge=0),
+    "unit": _described("what mem_size counts", Literal["samples", "class_slots"]),
+    "long_term": _described("have prompts", bool),
+    "n_prompts": _described("prompts", int, ge=1),
+    "prompt_length": _described("tokens of a prompt", int, ge=1),
+    "top_n": _described("prompts of a query", int, ge=1),
+    "prompt_mode": _described(
+        "what prompts do with a query's words; language and visual queries take "
+        "prepend alone",
+        Literal["replace", "prepend"],
+    ),
+    "pull_weight": _described("draws keys to queries that found them", float, ge=0),
+    "ssl_weight": _described("weight of the loss on narrations", float, ge=0),
+    "temperature": _described("softens logits", float, gt=0),
+    "bank_size": _described("sentences kept as negatives", int, ge=0),
+    "ewc_lambda": _described("weight of the penalty", float, ge=0),
+    "lambda_reg": _described("weight of the penalty", float, ge=0),
+    "si_lambda": _weights("weight of the penalty"),
+    "weight": _described("weight of the distillation term", float, ge=0),
+    "distillation_weight": _described("weight of its term", float, ge=0),
+    "val_share": _described("share of mem_size held out", float, gt=0, lt=1),
+    "patterns_per_exp": _described("samples kept of each experience", int, ge=1),
+    "sample_size": _described("samples of a memory step", int, ge=1),
+    "cwr_layer_name": _described("layer with a row for each query", str),
+}
+"""Type, range and meaning of each option, unless a strategy has another."""
+
+
+@dataclass(frozen=True)
 class Strategy:
     """How a strategy is built and fed, and which options a run may set."""
 
@@ -45,9 +68,10 @@ class Strategy:
     """Of the class in ``strategies``."""
     help: str
     """What it is, in a line."""
-    takes: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-    """The method's own options: the value that a run has by default, and the type with
-    its range and what it means."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The method's own options, with the values that a run has by default."""
+    own_types: Mapping[str, Any] = field(default_factory=dict)
+    """Types of options that differ from those of the same name elsewhere."""
     is_joint: bool = False
     """Trains once, on all experiences together."""
     epochs_factor: int = 1
@@ -75,183 +99,117 @@ class Strategy:
         return found
 
     @property
-    def options(self) -> dict[str, Any]:
-        """Default of each option."""
-        return {name: default for name, (default, _) in self.takes.items()}
-
-    @property
     def option_types(self) -> dict[str, Any]:
-        """Type of each option."""
-        return {name: kind for name, (_, kind) in self.takes.items()}
+        """Type of each option, with its range and meaning."""
+        return {name: {**_OPTIONS, **self.own_types}[name] for name in self.options}
 
 
 STRATEGIES: Mapping[str, Strategy] = {
     "naive": Strategy(
-        class_name="LocalizationNaive",
-        help="Fine-tuning on one experience after another.",
+        "LocalizationNaive", "Fine-tuning on one experience after another."
     ),
     "cumulative": Strategy(
-        class_name="LocalizationCumulative",
-        help="Training on all experiences so far.",
+        "LocalizationCumulative", "Training on all experiences so far."
     ),
     "joint": Strategy(
-        class_name="LocalizationJoint",
-        help="One training on the union of all experiences.",
+        "LocalizationJoint",
+        "One training on the union of all experiences.",
         is_joint=True,
     ),
     "upper_bound": Strategy(
-        class_name="LocalizationJoint",
-        help="Joint training, twice the epochs",
+        "LocalizationJoint",
+        "Joint training, twice the epochs",
         is_joint=True,
         epochs_factor=2,
     ),
     "lower_bound": Strategy(
-        class_name="LocalizationJoint",
-        help="Joint training of the model without attention, twice the epochs",
+        "LocalizationJoint",
+        "Joint training of the model without attention, twice the epochs",
         is_joint=True,
         epochs_factor=2,
         model_variant="_lower",
     ),
     "replay": Strategy(
-        class_name="LocalizationReplay",
-        help="Rehearsal of stored samples.",
-        takes={
-            "mem_size": (64, _MEMORY),
-            "unit": (
-                "samples",
-                _described("what mem_size counts", Literal["samples", "class_slots"]),
-            ),
-        },
+        "LocalizationReplay",
+        "Rehearsal of stored samples.",
+        {"mem_size": 64, "unit": "samples"},
         seed_argument="memory_seed",
     ),
     "vilco": Strategy(
-        class_name="ViLCo",
-        help="ViLCo: prompts, exemplars and narrations.",
-        takes={
-            "mem_size": (64, _MEMORY),
-            "long_term": (True, _described("have prompts", bool)),
-            "n_prompts": (10, _described("prompts", int, ge=1)),
-            "prompt_length": (4, _described("tokens of a prompt", int, ge=1)),
-            "top_n": (4, _described("prompts of a query", int, ge=1)),
-            "prompt_mode": (
-                "replace",
-                _described(
-                    "what prompts do with a query's words; language and visual "
-                    "queries take prepend alone",
-                    Literal["replace", "prepend"],
-                ),
-            ),
-            "pull_weight": (
-                0.0,
-                _described("draws keys to the queries that found them", float, ge=0),
-            ),
-            "ssl_weight": (
-                0.03,
-                _described("weight of the loss on narrations; 0: none", float, ge=0),
-            ),
-            "temperature": (0.07, _described("of the loss on narrations", float, gt=0)),
-            "bank_size": (
-                256,
-                _described("sentences kept as negatives", int, ge=0),
-            ),
+        "ViLCo",
+        "ViLCo: prompts, exemplars and narrations.",
+        {
+            **{"mem_size": 64, "long_term": True, "n_prompts": 10, "prompt_length": 4},
+            **{"top_n": 4, "prompt_mode": "replace", "pull_weight": 0.0},
+            **{"ssl_weight": 0.03, "temperature": 0.07, "bank_size": 256},
         },
         seed_argument="seed",
         is_narrated=True,
     ),
     "ewc": Strategy(
-        class_name="LocalizationEWC",
-        help="Elastic weight consolidation.",
-        takes={
-            "ewc_lambda": (1000.0, _described("weight of the penalty", float, ge=0))
-        },
+        "LocalizationEWC", "Elastic weight consolidation.", {"ewc_lambda": 1000.0}
     ),
     "mas": Strategy(
-        class_name="LocalizationMAS",
-        help="Memory-aware synapses.",
-        takes={
-            "lambda_reg": (0.1, _described("weight of the penalty", float, ge=0)),
-            "alpha": (
-                0.5,
-                _described("share of old importances in new ones", float, ge=0, le=1),
-            ),
-        },
+        "LocalizationMAS",
+        "Memory-aware synapses.",
+        {"lambda_reg": 0.1, "alpha": 0.5},
+        {"alpha": _described("share of old importances", float, ge=0, le=1)},
     ),
     "lwf": Strategy(
-        class_name="LocalizationLwF",
-        help="Learning without forgetting.",
-        takes={
-            "alpha": (0.1, _weight_or_weights("weight of the distillation term")),
-            "temperature": (2.0, _TEMPERATURE),
-        },
+        "LocalizationLwF",
+        "Learning without forgetting.",
+        {"alpha": 0.1, "temperature": 2.0},
+        {"alpha": _weights("weight of the distillation term")},
         needs_classes="it holds a softmax over queries, which over one is always 1",
     ),
     "icarl": Strategy(
-        class_name="LocalizationICaRL",
-        help="iCaRL: herded exemplars and distillation of old queries' logits.",
-        takes={
-            "mem_size": (64, _FULL_MEMORY),
-            "distillation_weight": (1.0, _DISTILLATION),
-        },
+        "LocalizationICaRL",
+        "iCaRL: herded exemplars and distillation of old queries' logits.",
+        {"mem_size": 64, "distillation_weight": 1.0},
+        _FULL,
         needs_classes="its exemplars and means are of queries with a logit each",
     ),
     "bic": Strategy(
-        class_name="LocalizationBiC",
-        help="BiC: rehearsal, distillation and a correction of new queries' logits.",
-        takes={
-            "mem_size": (64, _FULL_MEMORY),
-            "distillation_weight": (0.3, _DISTILLATION),
-            "val_share": (
-                0.1,
-                _described("share of mem_size held out", float, gt=0, lt=1),
-            ),
-        },
+        "LocalizationBiC",
+        "BiC: rehearsal, distillation and a correction of new queries' logits.",
+        {"mem_size": 64, "distillation_weight": 0.3, "val_share": 0.1},
+        _FULL,
         seed_argument="seed",
         needs_classes="it corrects new queries' logits against old ones'",
     ),
     "dense_distillation": Strategy(
-        class_name="LocalizationDenseDistillation",
-        help="Distillation of logits and regressions at every point.",
-        takes={"weight": (3.0, _DISTILLATION)},
+        "LocalizationDenseDistillation",
+        "Distillation of logits and regressions at every point.",
+        {"weight": 3.0},
         regression_argument="n_regression",
     ),
     "gem": Strategy(
-        class_name="LocalizationGEM",
-        help="Gradient episodic memory.",
-        takes={"patterns_per_exp": (16, _PATTERNS)},
+        "LocalizationGEM", "Gradient episodic memory.", {"patterns_per_exp": 16}
     ),
     "agem": Strategy(
-        class_name="LocalizationAGEM",
-        help="Averaged gradient episodic memory whose steps do not grow.",
-        takes={
-            "patterns_per_exp": (16, _PATTERNS),
-            "sample_size": (16, _described("samples of a memory step", int, ge=1)),
-        },
+        "LocalizationAGEM",
+        "Averaged gradient episodic memory whose steps do not grow.",
+        {"patterns_per_exp": 16, "sample_size": 16},
     ),
     "gdumb": Strategy(
-        class_name="LocalizationGDumb",
-        help="Training from scratch on a balanced memory.",
-        takes={"mem_size": (64, _FULL_MEMORY)},
+        "LocalizationGDumb",
+        "Training from scratch on a balanced memory.",
+        {"mem_size": 64},
+        _FULL,
     ),
     "from_scratch": Strategy(
-        class_name="LocalizationFromScratch",
-        help="A new model for each experience.",
+        "LocalizationFromScratch", "A new model for each experience."
     ),
     "cwr_star": Strategy(
-        class_name="LocalizationCWRStar",
-        help="Copy weights with re-init: after the first experience only the head "
-        "learns.",
-        takes={
-            "cwr_layer_name": (
-                "heads.cls",
-                _described("layer with a row of weights for each query", str),
-            )
-        },
+        "LocalizationCWRStar",
+        "Copy weights with re-init: after the first experience only the head learns.",
+        {"cwr_layer_name": "heads.cls"},
         needs_classes="it keeps the head's rows of past queries, and there is one row",
     ),
     "si": Strategy(
-        class_name="LocalizationSynapticIntelligence",
-        help="Synaptic intelligence that works on the CPU too.",
-        takes={"si_lambda": (1000.0, _weight_or_weights("weight of the penalty"))},
+        "LocalizationSynapticIntelligence",
+        "Synaptic intelligence that works on the CPU too.",
+        {"si_lambda": 1000.0},
     ),
 }
 
