@@ -49,7 +49,7 @@ def show(arguments: Sequence[str]) -> None:
     tell("\nStrategies, and their options (strategy.NAME=VALUE)")
     for name, strategy in STRATEGIES.items():
         tell(f"  {name:<20}{strategy.help}")
-        usual = strategy.options | dict(benchmark.recipe.strategy_options.get(name, {}))
+        usual = {**strategy.options, **benchmark.recipe.strategy_options.get(name, {})}
         for option, kind in strategy.option_types.items():
             _line(f"    .{option}", usual[option], kind, _meaning(kind))
     build = inspect.unwrap(benchmark.build)

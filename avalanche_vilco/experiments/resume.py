@@ -97,7 +97,7 @@ class RunFolder:
     def begin(self) -> None:
         """Make the folder, and note what the run is unless it holds one."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        if self._state_file() is None:
+        if not (self.progress_file.is_file() or self.results_file.is_file()):
             self.write_progress([])
 
     def write_progress(
@@ -140,26 +140,19 @@ class RunFolder:
         self.write_progress(about["seconds"])
         return strategy, about["seconds"]
 
-    def _state_file(self) -> Path | None:
-        """The file that says which run the folder holds."""
-        files = (self.progress_file, self.results_file)
-        return next((path for path in files if path.is_file()), None)
-
     def _state(self) -> dict[str, Any] | None:
         """What the folder says of the run it holds, if that is not to be replaced."""
-        path = self._state_file()
-        if path is None or self.is_free:
+        if self.is_free:
             return None
-        if path == self.progress_file:
+        if self.progress_file.is_file():
             return read_progress(self.folder, _WAY_OUT)
+        if not self.results_file.is_file():
+            return None
         results = self._results()
         return {**results, "files": results["data"]["files"]}
 
     def _results(self) -> dict[str, Any]:
-        """Content of the results file.
-
-        :raises DataError: it is absent, damaged or of another version.
-        """
+        """Content of the results file, which is refused if it is damaged."""
         raw = read_results(self.results_file)
         run_of(raw, self.folder)
         return raw

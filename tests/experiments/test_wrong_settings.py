@@ -2,15 +2,15 @@
 
 import math
 from pathlib import Path
-from typing import Any, Literal, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from avalanche_vilco.benchmarks.spec import benchmark_names, find_benchmark
+from avalanche_vilco.benchmarks.spec import find_benchmark
 from avalanche_vilco.core.errors import SettingError
-from avalanche_vilco.core.settings import _alternatives, _bounds, _fits, option_types
+from avalanche_vilco.core.settings import _alternatives, _fits, option_types
 from avalanche_vilco.experiments.config import RunArguments
 from avalanche_vilco.experiments.run import run
 from avalanche_vilco.training.table import STRATEGIES
@@ -96,8 +96,3 @@ def test_every_number_has_a_range() -> None:
         for kind in _alternatives(type_of(arguments, place)):
             if name.split(".")[-1] not in decided_by_data:
                 assert kind not in (int, float), name
-            assert get_origin(kind) is not Literal or not _bounds(kind)
-
-
-def test_own_benchmarks_are_all_looked_at() -> None:
-    assert {"vilco_mq", "vilco_nlq", "vilco_vq"} <= set(benchmark_names())
