@@ -32,6 +32,10 @@ class MemoryFigures:
     auxiliary_bytes: int
     """Tensors of the plugins (importances, old weights, teachers, stored narrations)
     and the parts that they gave the model (prompts)."""
+    unused: int = 0
+    """Places of the method's buffers that are empty in the end, in the unit of their
+    size (samples, or class slots). Ours are filled as soon as so many samples were
+    seen; stock ones leave empty what a small experience or class does not fill."""
 
     def to_dict(self) -> dict[str, float]:
         """JSON form."""
@@ -61,6 +65,7 @@ def memory_figures(strategy: Any, benchmark: Any) -> MemoryFigures:
         share_of_training_samples=len(positions) / len(train),
         exemplar_bytes=exemplar_bytes,
         auxiliary_bytes=kept.auxiliary_bytes,
+        unused=kept.unused,
     )
 
 

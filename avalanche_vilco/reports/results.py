@@ -85,8 +85,9 @@ def summary(results: Mapping[str, Any], matrices: Mapping[str, TaskMatrix]) -> s
 
 
 def _memory_line(memory: Mapping[str, float]) -> str:
+    unused = f" ({memory['unused']} places unused)" if memory.get("unused") else ""
     return (
-        f"memory: {memory['samples']} samples of {memory['clips']} clips, "
+        f"memory: {memory['samples']} samples{unused} of {memory['clips']} clips, "
         f"{memory['hours']:.1f} h, "
         f"{percent(memory['share_of_training_samples'], 0)} % of the training samples; "
         f"exemplars {memory['exemplar_bytes'] / 2**20:.1f} MiB, "

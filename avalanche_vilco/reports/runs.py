@@ -42,6 +42,7 @@ class Memory(msgspec.Struct, frozen=True):
     share_of_training_samples: _Share
     exemplar_bytes: _Count
     auxiliary_bytes: _Count
+    unused: _Count = 0
 
 
 class Configuration(msgspec.Struct, frozen=True):

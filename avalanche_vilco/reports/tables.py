@@ -217,8 +217,10 @@ def _scores(title: str, methods: Iterable[Method], view: View) -> Table:
 
 
 def _memory_cells(method: Method) -> list[str]:
+    unused = method.memory("unused")
     return [
-        f"{method.memory('samples'):.0f}",
+        f"{method.memory('samples'):.0f}"
+        + (f" ({unused:.0f} unused)" if unused else ""),
         f"{method.memory('clips'):.0f}",
         f"{method.memory('hours'):.1f} h",
         f"{percent(method.memory('share_of_training_samples'), 0)} %",

@@ -49,6 +49,8 @@ class Kept:
     """Positions in the train stream's data set."""
     tensors: list[Tensor] = field(default_factory=list)
     """Each once; none is the model's, unless the method installed it."""
+    unused: int = 0
+    """Places of buffers that hold nothing, in the unit of their size."""
 
     @property
     def auxiliary_bytes(self) -> int:
@@ -71,7 +73,13 @@ def kept_by(strategy: Any) -> Kept:
     data = [getattr(strategy, name, None) for name in ("dataset", "_experiences")]
     kept = Kept()
     for thing in _leaves([*plugins, *data, *installed]):
-        if isinstance(thing, AvalancheDataset):
+        if isinstance(thing, ExemplarsBuffer):
+            slots = getattr(thing, "slots", None)
+            filled = (
+                len(thing.buffer) if slots is None else sum(map(len, slots.values()))
+            )
+            kept.unused += max(0, thing.max_size - filled)
+        elif isinstance(thing, AvalancheDataset):
             kept.samples.update(thing.positions if len(thing) else ())
         elif isinstance(thing, TensorBatch):
             kept.samples.update(thing.fields()["sample"].tolist())
@@ -91,7 +99,7 @@ def _tensors(module: nn.Module) -> Iterator[Tensor]:
 
 
 def _leaves(thing: Any) -> Iterator[Any]:
-    """Data sets, targets and tensors in what a plugin keeps."""
+    """Data sets, targets, tensors and whole buffers in what a plugin keeps."""
     if isinstance(thing, (AvalancheDataset, TensorBatch, Tensor)):
         yield thing
     elif isinstance(thing, nn.Module):
@@ -104,8 +112,11 @@ def _leaves(thing: Any) -> Iterator[Any]:
         for part in thing.values() if isinstance(thing, Mapping) else thing:
             yield from _leaves(part)
     elif isinstance(thing, ExemplarsBuffer):
+        yield thing
         names = ("buffer", "buffer_groups", "_buffer_weights")
-        yield from _leaves([getattr(thing, name, None) for name in names])
+        parts = _leaves([getattr(thing, name, None) for name in names])
+        # Places of a group are its buffer's.
+        yield from (part for part in parts if not isinstance(part, ExemplarsBuffer))
     elif isinstance(thing, BasePlugin):
         of_stock = [
             of(thing) for cls, of in _OF_STOCK.items() if isinstance(thing, cls)

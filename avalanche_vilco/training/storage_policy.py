@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from avalanche.benchmarks.utils import AvalancheDataset
 from avalanche.training.storage_policy import (
     ExemplarsBuffer,
+    ExperienceBalancedBuffer,
     HerdingSelectionStrategy,
+    ReservoirSamplingBuffer,
 )
 from torch import Tensor, nn
 
@@ -40,6 +42,59 @@ class ClipEmbedder(nn.Module):
     def forward(self, clips: ClipBatch) -> Tensor:
         """(B, D) embeddings."""
         return self.model.clip_embeddings(clips)
+
+
+class ExperienceShareBuffer(ExperienceBalancedBuffer):
+    """Avalanche's experience-balanced reservoir, which fills its size.
+
+    Of experiences with more samples than their share, each keeps an equal part of what
+    those with fewer leave, up to one sample, which earlier ones get. So the memory
+    holds ``max_size`` samples as soon as that many were seen, where stock keeps 7 of 10
+    of experiences with 1, 20 and 20 samples. Where each experience has its share, it
+    keeps what stock keeps, draw for draw.
+
+    Parts of an experience, and an experience learnt again, share one place, and no
+    sample is stored twice.
+
+    :param max_size: samples at most.
+    """
+
+    def __init__(self, max_size: int) -> None:
+        super().__init__(max_size)
+
+    def post_adapt(self, agent: Any, exp: Any) -> None:
+        """Take in an experience just learnt."""
+        number, data = whole_experience(exp).current_experience, exp.dataset
+        group = self.buffer_groups.setdefault(number, ReservoirSamplingBuffer(0))
+        if len(group.buffer):
+            held = set(zip(group.buffer.clip_ids, group.buffer.positions, strict=True))
+            names = zip(data.clip_ids, data.positions, strict=True)
+            data = data.subset([i for i, one in enumerate(names) if one not in held])
+        group.max_size = self.max_size
+        group.update_from_dataset(data)
+        self.resize(agent, self.max_size)
+
+    def get_group_lengths(self, num_groups: int) -> list[int]:
+        """Samples that each experience keeps of those that it holds."""
+        return fair_shares(map(len, self.buffer_datasets), self.max_size)
+
+
+def fair_shares(sizes: Iterable[int], total: int) -> list[int]:
+    """Divide places equally among parties, none of which gets more than it can fill.
+
+    >>> fair_shares([1, 20, 20], 10)
+    [1, 5, 4]
+
+    :param sizes: places that each party can fill.
+    :param total: places; all are given where the parties can fill them.
+    """
+    wanted = list(sizes)
+    shares = [0] * len(wanted)
+    by_size = sorted(range(len(wanted)), key=wanted.__getitem__)
+    for n_left, party in zip(range(len(wanted), 0, -1), by_size, strict=True):
+        shares[party] = min(wanted[party], -(-total // n_left))
+        total -= shares[party]
+    return shares
 
 
 class _QueryBuffer(ExemplarsBuffer):

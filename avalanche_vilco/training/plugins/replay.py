@@ -9,23 +9,27 @@ from avalanche.training.storage_policy import ExemplarsBuffer
 from msgspec import Meta
 
 from avalanche_vilco.core.settings import check_value
-from avalanche_vilco.training.storage_policy import ClassSlotBuffer
+from avalanche_vilco.training.storage_policy import (
+    ClassSlotBuffer,
+    ExperienceShareBuffer,
+)
 
 MemoryUnit = Literal["samples", "class_slots"]
 """What the size of a memory counts."""
 
 
 class ReplayPlugin(stock.ReplayPlugin):
-    """Stock rehearsal, with a unit of its memory.
+    """Stock rehearsal whose memory is filled, with a unit.
 
-    :param mem_size: samples kept, shared equally by experiences.
+    :param mem_size: samples kept, shared equally by experiences; what a small one
+        leaves goes to the others.
     :param unit: what ``mem_size`` counts: ``"samples"``, or ``"class_slots"`` as in the
         public code, see ``ClassSlotBuffer``.
     :param memory_seed: of the draws of class slots.
     :param batch_size: of the current data; None is the strategy's.
     :param batch_size_mem: of the memory; None is the strategy's.
-    :param storage_policy: what is kept, of capacity ``mem_size``; default Avalanche's
-        experience-balanced reservoir. Goes with the unit ``"samples"``.
+    :param storage_policy: what is kept, of capacity ``mem_size``; default an
+        ``ExperienceShareBuffer``. Goes with the unit ``"samples"``.
     :raises ValueError: unknown unit, or a policy that does not go with it.
     """
 
@@ -44,6 +48,8 @@ class ReplayPlugin(stock.ReplayPlugin):
             if storage_policy is not None:
                 raise ValueError("expected a storage_policy or class slots, got both")
             storage_policy = ClassSlotBuffer(mem_size, seed=memory_seed)
+        elif storage_policy is None:
+            storage_policy = ExperienceShareBuffer(mem_size)
         super().__init__(
             mem_size,
             batch_size=batch_size,

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 import torch
 from avalanche.core import SupervisedPlugin
 from avalanche.evaluation.metric_results import MetricValue
-from avalanche.training.plugins import ReplayPlugin
 from avalanche.training.storage_policy import ExemplarsBuffer
 from msgspec import Meta
 from torch import Tensor
@@ -26,6 +25,8 @@ from avalanche_vilco.models.narration_aligner import (
 )
 from avalanche_vilco.models.prompt_memory import PromptSelection, install_prompts
 from avalanche_vilco.training.experiences import stream_dataset
+from avalanche_vilco.training.plugins.replay import ReplayPlugin
+from avalanche_vilco.training.storage_policy import fair_shares
 
 
 def _check_fields(part: Any) -> None:
@@ -95,8 +96,8 @@ class ViLCoPlugin(SupervisedPlugin):
     :param long_term: have prompts.
     :param prompts: their number and how they learn.
     :param mem_size: training samples kept for replay; 0: no short-term memory.
-    :param storage_policy: what is kept, of capacity ``mem_size``; default Avalanche's
-        experience-balanced reservoir.
+    :param storage_policy: what is kept, of capacity ``mem_size``; default an
+        ``ExperienceShareBuffer``.
     :param narrations: weight and form of the contrastive loss; weight 0: none.
     :param seed: of initial prompts, of the bank and of the augmentation.
     :raises ValueError: a parameter is out of range.
@@ -299,16 +300,17 @@ class NarrationBank:
         :param narrations: the benchmark's.
         :param clip_ids: clips of the experience.
         """
-        quota = self.size // (len(self._counts) + 1)
-        parts = [
-            (rows[:quota], numbers[:quota])
-            for rows, numbers in zip(
-                self.embeddings.cpu().split(self._counts),
-                self.sentences.cpu().split(self._counts),
-                strict=True,
+        new = self._draw(narrations, clip_ids, self.size)
+        shares = fair_shares([*self._counts, len(new[1])], self.size)
+        rows, numbers = (
+            [*stored.cpu().split(self._counts), drawn]
+            for stored, drawn in zip(
+                (self.embeddings, self.sentences), new, strict=True
             )
+        )
+        parts = [
+            (rows[i][:share], numbers[i][:share]) for i, share in enumerate(shares)
         ]
-        parts.append(self._draw(narrations, clip_ids, quota))
         self._counts = [len(numbers) for _, numbers in parts]
         filled = [part for part in parts if len(part[1])] or parts[:1]
         self.embeddings = torch.cat([rows for rows, _ in filled])
