@@ -8,7 +8,7 @@ benchmark.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, count
 from pathlib import Path
@@ -46,14 +46,18 @@ class Query:
 
 
 def learnt_queries(
-    groups: Sequence[Sequence[Category]], tokens: Callable[[str], Tensor]
+    groups: Sequence[Sequence[Category]],
+    tokens: Callable[[str], Tensor],
+    *,
+    first: int = 0,
 ) -> list[list[Query]]:
     """Queries of each experience, numbered in order of learning.
 
     :param groups: categories of each experience.
     :param tokens: gives the token features of a name.
+    :param first: number of the first.
     """
-    index = count()
+    index = count(first)
     return [
         [Query(next(index), c.label_id, c.name, tokens(c.name)) for c in group]
         for group in groups
@@ -360,6 +364,7 @@ def query_scenario(
     return_task_id: bool,
     info: Mapping[str, Any],
     report: DataReport,
+    taught: Collection[Any] | None = None,
 ) -> QueryIncrementalScenario:
     """The scenario of a split, where each category is a query.
 
@@ -372,28 +377,43 @@ def query_scenario(
     :param return_task_id: label samples with their experience instead of 0.
     :param info: what results say besides.
     :param report: what was read, kept and rejected.
+    :param taught: keys of the split's categories that training has; None: all. The
+        others are the last queries, of experiences of ``test`` alone.
     """
-    groups = learnt_queries(manifest.groups, tokens)
-    streams = query_streams(
-        datasets,
-        split.sizes() if sizes is None else sizes,
-        groups,
-        class_indices=class_indices,
-        return_task_id=return_task_id,
+    is_taught = {key: taught is None or key in taught for key in chain(*split.groups)}
+    known, others = (
+        [
+            [c for key, c in zip(*both, strict=True) if is_taught[key] is wanted]
+            for both in zip(split.groups, manifest.groups, strict=True)
+        ]
+        for wanted in (True, False)
     )
+    groups = learnt_queries(known, tokens)
+    # Numbered last: what is taught depends on nothing that only test has.
+    untaught = learnt_queries(others, tokens, first=sum(map(len, groups)))
+    asked = [[*both[0], *both[1]] for both in zip(groups, untaught, strict=True)]
+    streams: dict[str, list[QueryExperience]] = {}
+    for name, data in datasets.items():
+        streams |= query_streams(
+            {name: data},
+            split.sizes() if sizes is None else sizes,
+            asked if name == "test" else groups,
+            class_indices=class_indices,
+            return_task_id=return_task_id,
+        )
     common = {
         "benchmark": manifest.benchmark,
         "protocol": manifest.protocol,
         "protocol_version": manifest.protocol_version,
-        "queries_per_experience": list(map(len, split.groups)),
-        "order": list(chain(*split.groups)),
+        "queries_per_experience": list(map(len, known)),
+        "order": [key for key, is_known in is_taught.items() if is_known],
         "comparable_with_paper": False,
         "uses_ground_truth_at_test": False,
         "task_labels": "experience" if return_task_id else "0",
     }
     return QueryIncrementalScenario(
         streams,
-        queries=list(chain(*groups)),
+        queries=[*chain(*groups), *chain(*untaught)],
         datasets=datasets,
         info={**common, **info},
         report=report,

@@ -46,6 +46,7 @@ from avalanche_vilco.benchmarks.vilco_mq.split import (
     MQ_RULES,
     moment_items,
     moment_samples,
+    taught_items,
 )
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.data.features import FeatureStore
@@ -135,13 +136,22 @@ def vilco_mq(
         )
     files = read_moment_files(dataset_root, chosen, MQ_PROTOCOLS[protocol])
     read = files.annotations
-    items = _streamed_items(read)
+    items, names = _streamed_items(read), dict(read.label_names)
+    # The public code takes its queries from all files together.
+    if protocol != "reference":
+        items, names = taught_items(items, names, read.report)
     clips = {item.clip_id: item.record for item in items}
     store, present = open_clip_features(items, clips, chosen, files, MQ_RULES.units)
     _check_subsets(present, files.train_path)
-    split, settled = settle_split(
-        items, present, division, pinned, MQ_RULES, names=read.label_names, files=files
-    )
+    try:
+        split, settled = settle_split(
+            items, present, division, pinned, MQ_RULES, names=names, files=files
+        )
+    except ValueError as error:
+        if len(names) == len(read.label_names) or isinstance(error, DataError):
+            raise
+        gone = {i: name for i, name in read.label_names.items() if i not in names}
+        raise ValueError(f"{error}; no train clip has {gone}: left out") from None
     datasets = _datasets(split, store, files, chosen)
     return _scenario(split, settled, datasets, files, chosen, return_task_id)
 
@@ -201,7 +211,7 @@ def _check_subsets(items: Iterable[Item], path: Path) -> None:
 def _datasets(
     split: Split, store: FeatureStore, files: MomentFiles, sources: MQSources
 ) -> dict[str, MomentDataset]:
-    read = files.annotations
+    read, n_queries = files.annotations, sum(map(len, split.groups))
     samples = moment_samples(split, clip_label_text=sources.clip_label_text)
     narrations = open_narrations(sources, files, read.clips)
     if sources.clip_label_text:
@@ -214,7 +224,7 @@ def _datasets(
         name: MomentDataset(
             members,
             store,
-            len(read.label_names),
+            n_queries,
             narrations if name == "train" else None,
         )
         for name, members in samples.items()
@@ -229,7 +239,10 @@ def _scenario(
     sources: MQSources,
     return_task_id: bool,
 ) -> QueryIncrementalScenario:
-    names = files.annotations.label_names.values()
+    names = [category.name for category in chain(*manifest.groups)]
+    untaught = sorted({*files.annotations.label_names.values()}.difference(names))
+    left_out = {"left_out_categories": untaught} if untaught else {}
+    manifest.source.update(left_out)
     if files.query_text is None:
         text, tokens = "hashed words", hashed_query_text(names)
     else:
@@ -249,6 +262,7 @@ def _scenario(
             "query_text": text + (", each clip's own labels" if deviations else ""),
             "feature_dim": datasets["train"].store.width,
             "deviations": deviations,
+            **left_out,
         },
         report=files.annotations.report,
     )

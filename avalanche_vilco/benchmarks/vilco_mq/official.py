@@ -13,7 +13,7 @@ category list, else they are alphabetical; the rate is the processed v2 file's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,7 +114,8 @@ def read_official_moments(
     :param categories: category name -> id; or a JSON file of that, or the processed
         annotation file, whose ids are taken. ``None`` takes
         ``moment_classes_idx.json`` from the folder if it is there, else numbers the
-        categories in alphabetical order: then the groups are not the paper's.
+        categories of train, then others, in alphabetical order: then the groups are not
+        the paper's.
     :param features_per_sec: steps of the features a second, which the files do not
         state; default 1.8741513727840071, as in the processed v2 file.
     :param raw_windows: as in
@@ -203,7 +204,7 @@ def _primary(clip: _Clip, report: DataReport) -> list[Label]:
 def _category_ids(
     folder: Path,
     categories: Mapping[str, int] | Path | str | None,
-    clips: Iterable[_Clip],
+    clips: Sequence[_Clip],
     report: DataReport,
 ) -> tuple[Mapping[str, int], str]:
     """Category name -> id, and where it comes from."""
@@ -212,7 +213,12 @@ def _category_ids(
     if categories is None and beside.is_file():
         categories = beside
     if categories is None:
-        return {name: i for i, name in enumerate(sorted(used))}, "alphabetical"
+        # Those of train first: their ids depend on nothing in val.
+        train = {
+            x.label for clip in clips if clip.split == "train" for x in clip.labels
+        }
+        ordered = sorted(used, key=lambda name: (name not in train, name))
+        return {name: i for i, name in enumerate(ordered)}, "alphabetical"
     source = "category list"
     if not isinstance(categories, Mapping):
         source = plain_name(Path(categories))

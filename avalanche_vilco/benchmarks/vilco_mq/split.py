@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from avalanche_vilco.benchmarks.vilco_mq.reference_split import (
     kept_window_mask,
     reference_experiences,
 )
+from avalanche_vilco.core.report import DataReport
 from avalanche_vilco.data.moments import MomentClip, MomentSample, read_only
 
 
@@ -42,6 +45,44 @@ def moment_items(clips: Iterable[MomentClip]) -> list[Item]:
         )
         for clip in clips
     ]
+
+
+def taught_items(
+    items: Sequence[Item], names: Mapping[int, str], report: DataReport
+) -> tuple[list[Item], dict[int, str]]:
+    """Items without windows of a category that no train clip has, which are counted.
+
+    No experience can teach such a category, and queries follow from training alone.
+
+    :param items: of train and val.
+    :param names: category id -> name of all categories.
+    :param report: where to count, as stage ``categories``.
+    :return: the items, and the names of the categories that train has.
+    """
+    taught = set(chain(*(item.categories for item in items if item.subset == "train")))
+    known = {label_id: name for label_id, name in names.items() if label_id in taught}
+    if all(taught.issuperset(item.categories) for item in items):
+        return list(items), known
+    kept: list[Item] = []
+    windows, clips = (report.stage("categories", unit) for unit in ("windows", "clips"))
+    for item in items:
+        mask = kept_windows(item, list(taught))
+        windows.kept += int(mask.sum())
+        windows.reject("category that no train clip has", int((~mask).sum()))
+        if not mask.any():
+            clips.reject("no window of a category that a train clip has")
+            continue
+        clips.kept += 1
+        if not mask.all():
+            seconds, labels = item.record.windows_sec[mask], item.record.label_ids[mask]
+            clip = replace(
+                item.record,
+                windows_sec=read_only(seconds, np.float64, -1, 2),
+                label_ids=read_only(labels, np.int64, -1),
+            )
+            item = moment_items([clip])[0]
+        kept.append(item)
+    return kept, known
 
 
 # --- Protocols ------------------------------------------------------------------------

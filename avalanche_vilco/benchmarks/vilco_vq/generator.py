@@ -7,6 +7,7 @@ Tang et al., "ViLCo-Bench: VIdeo Language COntinual learning Benchmark", NeurIPS
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -46,10 +47,12 @@ from avalanche_vilco.benchmarks.vilco_vq.sources import (
 from avalanche_vilco.benchmarks.vilco_vq.split import (
     VQ_RULES,
     VQDivision,
+    count_titles,
     divide_queries,
     follow_queries,
     title_categories,
     title_items,
+    titles_of,
 )
 from avalanche_vilco.benchmarks.vilco_vq.title_groups import N_EXPERIENCES
 from avalanche_vilco.data.media.video import UnsupportedVideo
@@ -135,8 +138,10 @@ def vilco_vq(
     members = list(chain.from_iterable(chain(*split.streams.values())))
     split = split.only(_with_videos(members, files, chosen))
     check_training(split, VQ_RULES, files.train_path)
-    datasets, sizes = _datasets(split, files, chosen)
-    return _scenario(split, datasets, sizes, files, return_task_id)
+    count_titles(items, split, files.report)
+    taught = titles_of(items, "train")
+    datasets, sizes = _datasets(split, taught, files, chosen)
+    return _scenario(split, taught, datasets, sizes, files, return_task_id)
 
 
 def unlabelled_vq(
@@ -211,10 +216,12 @@ def _samples(
 
 
 def _datasets(
-    split: Split, files: VisualFiles, sources: VQSources
+    split: Split, taught: AbstractSet[Any], files: VisualFiles, sources: VQSources
 ) -> tuple[dict[str, VisualDataset], dict[str, list[int]]]:
     """Datasets of the streams, and how many samples each experience has."""
-    index = {title: i for i, title in enumerate(chain(*split.groups))}
+    # Titles of val alone have the last numbers: none that is taught depends on them.
+    order = sorted(chain(*split.groups), key=lambda title: title not in taught)
+    index = {title: i for i, title in enumerate(order)}
     datasets: dict[str, VisualDataset] = {}
     sizes: dict[str, list[int]] = {}
     for name, parts in split.streams.items():
@@ -242,6 +249,7 @@ def _datasets(
 
 def _scenario(
     split: Split,
+    taught: AbstractSet[Any],
     datasets: Mapping[str, VisualDataset],
     sizes: Mapping[str, Sequence[int]],
     files: VisualFiles,
@@ -249,10 +257,11 @@ def _scenario(
 ) -> QueryIncrementalScenario:
     train = datasets["train"]
     manifest = make_manifest(
-        split, title_categories(split.groups), VQ_RULES, files.report.files
+        split, title_categories(split.groups, taught), VQ_RULES, files.report.files
     )
     # A title is shown to no model that localises: each query brings its crop.
     no_tokens = torch.zeros(0, 1)
+    of_val_alone = sum(title not in taught for title in chain(*split.groups))
     return query_scenario(
         split,
         manifest,
@@ -271,6 +280,8 @@ def _scenario(
             "draw_seed": train.draw_seed,
             "backend": train.pictures.videos.backend,
             "augment": train.augment,
+            **({"titles_of_val_alone": of_val_alone} if of_val_alone else {}),
         },
         report=files.report,
+        taught=taught,
     )

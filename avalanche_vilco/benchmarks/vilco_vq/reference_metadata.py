@@ -21,6 +21,7 @@ from avalanche_vilco.benchmarks.vilco_vq.split import (
     VQ_PROTOCOLS,
     VQ_RULES,
     title_categories,
+    titles_of,
 )
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.core.files import sha256_of
@@ -65,7 +66,8 @@ def read_vq_metadata(
         {"train": train, "valid": [[] for _ in tasks], "test": test},
         {"file": path.name, "sha256": sha256_of(path), "left_out": n_left_out},
     )
-    return make_manifest(split, title_categories(groups), VQ_RULES, digests)
+    categories = title_categories(groups, titles_of(queries, "train"))
+    return make_manifest(split, categories, VQ_RULES, digests)
 
 
 def _part(path: Path, raw: Any, subset: str) -> dict[Any, list[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -36,6 +36,7 @@ from avalanche_vilco.benchmarks.vilco_vq.title_groups import (
     balanced_assignment,
     title_groups,
 )
+from avalanche_vilco.core.report import DataReport
 
 
 def _assign_clips(clips: Sequence[Item], groups: Groups) -> NDArray[np.int64]:
@@ -163,7 +164,10 @@ def divide_queries(items: Sequence[Item], division: VQDivision) -> Split:
     split = split_items(
         items, [groups[i] for i in order], protocol, division.valid_share
     )
-    return replace(split, provenance={**division.provenance(), **split.provenance})
+    of_val_alone = len(titles_of(items, "val") - titles_of(items, "train"))
+    counts = {"titles_of_val_alone": of_val_alone} if of_val_alone else {}
+    provenance = {**division.provenance(), **split.provenance, **counts}
+    return replace(split, provenance=provenance)
 
 
 def follow_queries(items: Sequence[Item], pinned: Pinned, files: DataFiles) -> Split:
@@ -179,9 +183,40 @@ def follow_queries(items: Sequence[Item], pinned: Pinned, files: DataFiles) -> S
     return replace(split, protocol=replace(split.protocol, losses=_unlisted_queries))
 
 
-def title_categories(groups: Groups) -> dict[Any, Category]:
+def titles_of(items: Iterable[Item], subset: str) -> set[Any]:
+    """Titles that queries of a subset ask for.
+
+    :param items: queries of train and val.
+    :param subset: ``"train"`` or ``"val"``.
+    """
+    return {title for i in items if i.subset == subset for title in i.categories}
+
+
+def count_titles(items: Sequence[Item], split: Split, report: DataReport) -> None:
+    """Count titles that are in val alone, which no training query asks for.
+
+    :param items: queries of train and val.
+    :param split: where they are.
+    :param report: where to count, as stage ``titles``.
+    """
+    taught = titles_of(items, "train")
+    unknown = set(chain(*split.groups)) - taught
+    if not unknown:
+        return
+    tally = report.stage("titles", "titles")
+    tally.kept = len(taught)
+    tally.change(
+        "in val alone: never taught, divided after those of train", len(unknown)
+    )
+    asked = [i for i in chain(*split.streams["test"]) if unknown & {*i.categories}]
+    tally.note("queries of stream test that ask for a title of val alone", len(asked))
+
+
+def title_categories(groups: Groups, taught: Collection[Any]) -> dict[Any, Category]:
     """Titles as a manifest has them, with numbers in alphabetical order.
 
     :param groups: titles of each experience.
+    :param taught: titles of train, which come before the others.
     """
-    return {t: Category(i, t) for i, t in enumerate(sorted(chain(*groups)))}
+    titles = sorted(chain(*groups), key=lambda title: (title not in taught, title))
+    return {title: Category(i, title) for i, title in enumerate(titles)}

@@ -7,8 +7,9 @@ and a manifest pins a split down.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from sklearn.cluster import SpectralCoclustering
 
 from avalanche_vilco.benchmarks.items import Item, whole_clips
 from avalanche_vilco.benchmarks.protocols import BALANCE_SLACK
+from avalanche_vilco.core.random import seeded_stream
 
 N_EXPERIENCES = 5
 GROUPINGS = ("together", "shuffled")
@@ -38,9 +40,10 @@ def title_groups(
     One seed gives one division; between versions of SciPy and scikit-learn
     ``"together"`` may differ, so that a published result needs its manifest.
 
-    Titles of train and val, of train alone and of val alone are divided each by
-    themselves, so that every experience has its part of all three, and equal numbers
-    of titles up to one of each kind.
+    Titles of train are divided by train alone, so that nothing in val changes what is
+    trained on. Titles that are in val alone are then divided by themselves, each group
+    getting its part, with ``"together"`` to where most of the val clips are that ask
+    for them. Each group has equal numbers of both kinds up to one.
 
     :param items: queries of train and val, with the key of the title as category.
     :param n_experiences: number of groups.
@@ -48,83 +51,97 @@ def title_groups(
     :param grouping: ``"shuffled"`` deals titles at random, frequent ones first;
         ``"together"`` puts titles together that are asked for in the same clips, so
         that more queries are left when each clip has one experience.
-    :return: titles of each experience, in alphabetical order.
-    :raises ValueError: no such grouping, or fewer titles than experiences.
+    :return: titles of each experience, those of train before those of val alone, both
+        in alphabetical order.
+    :raises ValueError: no such grouping, or fewer titles in train than experiences.
     """
     if grouping not in GROUPINGS:
         raise ValueError(f"expected grouping in {list(GROUPINGS)} but got {grouping!r}")
-    table = _Table.of(items)
-    if not 1 <= n_experiences <= len(table.titles):
+    clips = whole_clips(items)
+    train, val = (
+        _Table.of([clip for clip in clips if clip.subset == subset])
+        for subset in ("train", "val")
+    )
+    n_titles = len(train.titles)
+    if not 1 <= n_experiences <= n_titles:
         raise ValueError(
-            f"expected n_experiences in 1..{len(table.titles)}, the number of titles, "
+            f"expected n_experiences in 1..{n_titles}, the number of titles in train, "
             f"but got {n_experiences}"
         )
-    group = _dealt_titles(table, n_experiences, np.random.default_rng(seed))
-    # One group holds all titles; the clustering wants two at least.
-    if grouping == "together" and n_experiences > 1:
-        starts = [group]
-        if min(table.counts.shape) > n_experiences:
-            clustering = SpectralCoclustering(n_experiences, random_state=seed)
-            rows = clustering.fit(table.counts).row_labels_
-            starts.append(_near_clips(table, rows, group, n_experiences))
-        found = [_gathered_titles(table, start, n_experiences) for start in starts]
-        group = max(found, key=lambda one: one[1])[0]
-    return [
-        [table.titles[i] for i in np.flatnonzero(group == g)]
-        for g in range(n_experiences)
-    ]
+    grouped = partial(_grouped_titles, n=n_experiences, seed=seed, grouping=grouping)
+    known = grouped(train, {})
+    everything = {**known, **grouped(val, known)}
+    groups: list[list[str]] = [[] for _ in range(n_experiences)]
+    for title, group in everything.items():
+        groups[group].append(title)
+    return groups
 
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """How often each title is asked in each clip."""
+    """How often each title is asked in each clip of a subset."""
 
     titles: list[str]
     """In alphabetical order."""
-    kinds: NDArray[np.int64]
-    """(titles,) 0 for titles of both subsets, 1 of train alone, 2 of val alone."""
     counts: csr_array
-    """(clips, titles) queries; train clips first."""
-    n_train: int
+    """(clips, titles) queries."""
 
     @staticmethod
-    def of(items: Sequence[Item]) -> _Table:
-        clips = sorted(whole_clips(items), key=lambda clip: clip.subset != "train")
+    def of(clips: Sequence[Item]) -> _Table:
         titles = sorted({str(title) for clip in clips for title in clip.categories})
         column = {title: i for i, title in enumerate(titles)}
         rows = [row for row, clip in enumerate(clips) for _ in clip.categories]
         columns = [column[str(title)] for clip in clips for title in clip.categories]
         shape = (len(clips), len(titles))
-        counts = csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
-        n_train = sum(clip.subset == "train" for clip in clips)
-        in_train, in_val = (
-            np.asarray(part.sum(axis=0)).ravel() > 0
-            for part in (counts[:n_train], counts[n_train:])
-        )
-        kinds = np.where(in_train & in_val, 0, np.where(in_train, 1, 2))
-        return _Table(titles, kinds, counts, n_train)
+        return _Table(titles, csr_array((np.ones(len(rows)), (rows, columns)), shape))
+
+
+def _grouped_titles(
+    table: _Table, known: Mapping[str, int], *, n: int, seed: int, grouping: str
+) -> dict[str, int]:
+    """Group of each title of a subset that has none yet, in alphabetical order.
+
+    :param known: groups that stay.
+    """
+    held = np.array([known.get(title, -1) for title in table.titles], dtype=np.int64)
+    free = np.flatnonzero(held < 0)
+    if not len(free):
+        return {}
+    group = _dealt_titles(table, held, free, n, seeded_stream(seed, bool(known)))
+    # One group holds all titles; the clustering wants two at least.
+    if grouping == "together" and n > 1:
+        starts = [group]
+        if not known and min(table.counts.shape) > n:
+            clustering = SpectralCoclustering(n, random_state=seed)
+            rows = clustering.fit(table.counts).row_labels_
+            starts.append(_near_clips(table, rows, group, free, n))
+        found = [_gathered_titles(table, start, free, n) for start in starts]
+        group = max(found, key=lambda one: one[1])[0]
+    return {table.titles[i]: int(group[i]) for i in free}
 
 
 def _dealt_titles(
-    table: _Table, n_groups: int, rng: np.random.Generator
+    table: _Table,
+    held: NDArray[np.int64],
+    free: NDArray[np.int64],
+    n_groups: int,
+    rng: np.random.Generator,
 ) -> NDArray[np.int64]:
     """(titles,) group of each; each round of dealing goes round the groups anew."""
-    group = np.full(len(table.titles), -1, dtype=np.int64)
+    group = held.copy()
     frequency = np.asarray(table.counts.sum(axis=0)).ravel()
-    for kind in range(3):
-        titles = rng.permutation(np.flatnonzero(table.kinds == kind))
-        titles = titles[np.argsort(-frequency[titles], kind="stable")]
-        rounds = -(-len(titles) // n_groups)
-        dealt = [rng.permutation(n_groups) for _ in range(rounds)]
-        if dealt:
-            group[titles] = np.concatenate(dealt)[: len(titles)]
+    titles = rng.permutation(free)
+    titles = titles[np.argsort(-frequency[titles], kind="stable")]
+    rounds = -(-len(titles) // n_groups)
+    dealt = [rng.permutation(n_groups) for _ in range(rounds)]
+    group[titles] = np.concatenate(dealt)[: len(titles)]
     return group
 
 
 def _gathered_titles(
-    table: _Table, group: NDArray[np.int64], n_groups: int
+    table: _Table, group: NDArray[np.int64], free: NDArray[np.int64], n_groups: int
 ) -> tuple[NDArray[np.int64], float]:
-    """Give clips to groups, and titles to where their clips are, in turn.
+    """Give clips to groups, and free titles to where their clips are, in turn.
 
     That goes on as long as more queries are kept.
 
@@ -134,13 +151,12 @@ def _gathered_titles(
     for _ in range(_ROUNDS):
         # (clips, groups) queries of each clip that each group asks.
         asked = np.asarray(table.counts @ _one_hot(group, n_groups))
-        parts = asked[: table.n_train], asked[table.n_train :]
-        chosen = np.concatenate([balanced_assignment(part) for part in parts])
+        chosen = balanced_assignment(asked)
         now = float(asked[np.arange(len(chosen)), chosen][chosen >= 0].sum())
         if now <= kept:
             break
         best, kept = group, now
-        group = _near_clips(table, chosen, group, n_groups)
+        group = _near_clips(table, chosen, group, free, n_groups)
     return best, kept
 
 
@@ -148,11 +164,12 @@ def _near_clips(
     table: _Table,
     chosen: NDArray[np.int64],
     group: NDArray[np.int64],
+    free: NDArray[np.int64],
     n_groups: int,
 ) -> NDArray[np.int64]:
     """(titles,) group of each: where most of the clips are that ask for it.
 
-    Groups get equal numbers of titles of each kind.
+    Groups get equal numbers of free titles; the others stay.
 
     :param chosen: (clips,) group of each clip, -1 for none.
     :param group: (titles,) group so far; it stays where it makes no difference.
@@ -160,11 +177,7 @@ def _near_clips(
     near = table.counts.T @ _one_hot(chosen, n_groups)
     near[np.arange(len(group)), group] += _TIE
     moved = group.copy()
-    for kind in range(3):
-        titles = np.flatnonzero(table.kinds == kind)
-        if len(titles):
-            most = -(-len(titles) // n_groups)
-            moved[titles] = _best_columns(1 + near[titles], most)
+    moved[free] = _best_columns(1 + near[free], -(-len(free) // n_groups))
     return moved
 
 

@@ -299,6 +299,14 @@ def test_file_without_val_clips_is_a_named_error(root):
 
 
 def test_experience_that_nothing_trains_is_a_named_error(root):
+    for clip_id, record in records_of(root, "train").items():
+        if any(w["label_id"] < 2 for w in record["annotations"]):
+            (root / "features" / f"{clip_id}.pt").unlink()
+    with pytest.raises(DataError, match=r"no training clips .* experiences \[0\]"):
+        vilco_mq(root, sources={"missing": "drop"})
+
+
+def test_category_of_val_alone_is_left_out_counted_and_named(root):
     def keep_late_labels(records):
         for record in records.values():
             if record["subset"] == "train":
@@ -306,8 +314,19 @@ def test_experience_that_nothing_trains_is_a_named_error(root):
                 record["annotations"] = late
 
     edit(root, keep_late_labels)
-    with pytest.raises(DataError, match=r"no training clips .* experiences \[0\]"):
+    with pytest.raises(ValueError, match=r"8 queries .* no train clip has \{0: "):
         vilco_mq(root)
+    benchmark = vilco_mq(root, n_experiences=4)
+    assert [q.label_id for q in benchmark.queries] == list(range(2, 10))
+    gone = benchmark.info["left_out_categories"]
+    assert len(gone) == 2 and benchmark.manifest()["source"] == {
+        **{"order": None, "seed": None, "valid_share": 0.1},
+        "left_out_categories": gone,
+    }
+    tally = benchmark.report.stage("categories", "windows")
+    assert tally.rejected == {"category that no train clip has": 11}
+    again = vilco_mq(root, manifest=benchmark.manifest())
+    assert again.manifest() == benchmark.manifest()
 
 
 def strategy_for(benchmark, **options) -> tuple[Naive, Any]:

@@ -60,12 +60,17 @@ def test_titles_are_learnt_in_groups_and_each_experience_asks_for_its_own(benchm
     assert [query.class_index for query in benchmark.queries] == list(
         range(len(titles))
     )
-    assert sorted(titles) == [
+    sizes = benchmark.info["queries_per_experience"]
+    taught, untaught = titles[: sum(sizes)], titles[sum(sizes) :]
+    assert sorted(taught) + sorted(untaught) == [
         q.name for q in sorted(benchmark.queries, key=lambda q: q.label_id)
     ]
-    assert benchmark.info["order"] == titles
-    sizes = benchmark.info["queries_per_experience"]
-    assert sizes == benchmark.n_classes_per_exp and sum(sizes) == len(titles)
+    assert benchmark.info["order"] == taught and sizes == benchmark.n_classes_per_exp
+    # Some titles are in val alone: evaluated, counted, and of no training experience.
+    assert untaught and len(untaught) == benchmark.info["titles_of_val_alone"]
+    assert benchmark.manifest()["source"]["titles_of_val_alone"] == len(untaught)
+    tally = benchmark.report.stage("titles", "titles")
+    assert (tally.kept, sum(tally.changed.values())) == (sum(sizes), len(untaught))
     assert benchmark.queries[0].tokens.shape == (0, 1) and benchmark.text_dim == 1
     for name, stream in benchmark.streams.items():
         samples = benchmark.datasets[name].samples
