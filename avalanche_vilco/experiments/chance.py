@@ -11,9 +11,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from avalanche_vilco.evaluation.metrics.emission import MetricState, values_of
+from avalanche_vilco.training.passes import evaluating
 
 
-@torch.no_grad()
 def scores_of(
     model: Any,
     dataset: Any,
@@ -24,22 +24,22 @@ def scores_of(
 ) -> dict[str, float]:
     """Scores of a model on samples.
 
+    Modes, and the global generators of random numbers, are afterwards as before.
+
     :param model: has ``decode``.
     :param dataset: samples, with their ``collate_fn``.
     :param states: metrics, reset first.
     :return: value by name, in [0, 1].
     """
-    was_training = model.training
-    model.eval()
     for state in states:
         state.reset()
     loader = DataLoader(dataset, batch_size=batch_size, collate_fn=dataset.collate_fn)
-    for inputs, targets in loader:
-        targets = targets.to(device)
-        predictions = model.decode(model(inputs.to(device)), targets)
-        for state in states:
-            state.update(predictions, targets)
-    model.train(was_training)
+    with evaluating(model):
+        for inputs, targets in loader:
+            targets = targets.to(device)
+            predictions = model.decode(model(inputs.to(device)), targets)
+            for state in states:
+                state.update(predictions, targets)
     return {
         name: float(value)
         for state in states

@@ -19,6 +19,7 @@ from avalanche.training.plugins import EvaluationPlugin
 from avalanche_vilco.benchmarks.scenario import QueryExperience, experience_dataset
 from avalanche_vilco.benchmarks.spec import Submission
 from avalanche_vilco.core.files import write_atomically
+from avalanche_vilco.core.random import generators_kept
 from avalanche_vilco.evaluation.metrics.strategy import decoded
 from avalanche_vilco.experiments.config import (
     Plan,
@@ -41,6 +42,7 @@ from avalanche_vilco.training.checkpointing import load_checkpoint
 SUBSETS = ("val", "test")
 
 
+@generators_kept()
 def predict(
     run: Path | str,
     output: Path | str | None = None,
@@ -54,7 +56,8 @@ def predict(
 
     The strategy is the one in the folder's ``checkpoint.pkl``, as the last experience
     left it, and predicts as in the run's own evaluation. It is loaded without
-    safeguards: the folder has to be of your own runs.
+    safeguards: the folder has to be of your own runs. A checkpoint sets the generators
+    of random numbers; they are put back.
 
     :param run: output folder of a run.
     :param output: file to write; default ``predictions_<subset>.json`` in the folder.
@@ -215,6 +218,8 @@ def answers_of(strategy: Any, stream: Sequence[Any], collector: Any) -> Any:
     """What a strategy answers on a stream."""
     plugin = _Collecting(collector)
     strategy.plugins.append(plugin)
-    strategy.eval(stream)
-    strategy.plugins.remove(plugin)
+    try:
+        strategy.eval(stream)
+    finally:
+        strategy.plugins.remove(plugin)
     return collector.answers()

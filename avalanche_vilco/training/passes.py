@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from avalanche_vilco.core.random import generators_kept
+
 
 def batches_of(dataset: Any, strategy: Any) -> Iterator[tuple[Any, Any]]:
     """Inputs and targets of all samples in order, on the strategy's device.
@@ -32,11 +34,11 @@ def batches_of(dataset: Any, strategy: Any) -> Iterator[tuple[Any, Any]]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Have a model in evaluation mode and without gradients for a while."""
+    """Have a model in evaluation mode, without gradients, and draw nothing for good."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), generators_kept():
             yield
     finally:
         # One by one: a plugin may hold a part in evaluation mode.

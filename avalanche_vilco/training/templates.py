@@ -13,6 +13,8 @@ from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.plugins.evaluation import default_evaluator
 
 from avalanche_vilco.core.experiences import whole_experience
+from avalanche_vilco.core.random import generators_kept
+from avalanche_vilco.evaluation.metrics.strategy import release_decoded
 from avalanche_vilco.training.experiences import stream_dataset
 
 
@@ -51,6 +53,9 @@ def _without_loggers(*metrics: Any) -> EvaluationPlugin:
         return EvaluationPlugin(*metrics, loggers=[])
 
 
+_LOOP_STATE = ("mbatch", "mb_output", "loss", "current_eval_stream")
+
+
 class BatchObjectMixin:
     """Put in front of a stock strategy, as in ``class X(BatchObjectMixin, Naive)``.
 
@@ -69,12 +74,17 @@ class BatchObjectMixin:
     visual query) draw anew. A stock class without this mixin sets no clock and meets in
     every epoch the draws of epoch 0 of experience 0. Where several experiences are
     trained at once, the number is that of the first.
+
+    Evaluation changes nothing that training reads: it leaves the global generators of
+    torch, NumPy and Python, the loop's batch and loss and the modes of all modules as
+    it found them, also where it is interrupted, or made from within training.
     """
 
     clock: Any
     device: Any
     experience: Any
     mbatch: Any
+    _train_cleanup: Any
 
     def __init_subclass__(
         cls, *, plugin: Callable[..., Any] | None = None, **defaults: Any
@@ -83,6 +93,32 @@ class BatchObjectMixin:
         # reads them to map positional arguments and to find misspelt ones.
         cls.__init__ = _adapted(cls.__init__, plugin, defaults)  # type: ignore[method-assign]
         super().__init_subclass__()
+
+    def eval(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate, as the stock strategy does."""
+        state = self._save_train_state()
+        # Each loader draws a seed for its workers, with or without any.
+        with generators_kept():
+            try:
+                return super().eval(*args, **kwargs)  # type: ignore[misc]
+            finally:
+                release_decoded(self)
+                self._load_train_state(state)
+
+    def _save_train_state(self) -> dict[str, Any]:
+        """What evaluation changes; stock leaves out the second part."""
+        state = super()._save_train_state()  # type: ignore[misc]
+        return {**state, **{name: getattr(self, name) for name in _LOOP_STATE}}
+
+    def _load_train_state(self, state: Mapping[str, Any]) -> None:
+        super()._load_train_state(state)  # type: ignore[misc]
+        for name in _LOOP_STATE:
+            setattr(self, name, state[name])
+
+    def _after_training(self, **kwargs: Any) -> None:
+        super()._after_training(**kwargs)  # type: ignore[misc]
+        # JointTraining would keep its last batch with its graph.
+        self._train_cleanup()
 
     def _before_training_epoch(self, **kwargs: Any) -> None:
         clock = getattr(stream_dataset(self.experience), "clock", None)

@@ -8,6 +8,7 @@ import torch
 from avalanche.evaluation import PluginMetric
 from avalanche.evaluation.metric_results import MetricValue
 
+from avalanche_vilco.core.random import generators_now
 from avalanche_vilco.evaluation.metrics.strategy import (
     check_loggers,
     decoded,
@@ -118,6 +119,9 @@ class StreamValues(_StatePlugin):
     Whatever is counted weighs the same in every experience. If only a part of the
     stream was evaluated, the name says how much: ``Recall@1x_tIoU0.5_Stream_1of3``.
 
+    An evaluation that is not interrupted leaves the global generators of random numbers
+    as it found them, under stock strategies too, whose loaders draw a seed.
+
     :param state: the state to fill.
     :param title: what the values are.
     """
@@ -125,9 +129,11 @@ class StreamValues(_StatePlugin):
     def __init__(self, state: MetricState, title: str) -> None:
         super().__init__(state, title)
         self._evaluated: set[int] = set()
+        self._put_back: Callable[[], None] | None = None
 
     def before_eval(self, strategy: Any) -> None:
         """Start a new evaluation."""
+        self._put_back = generators_now()
         start_anew(self._state, strategy)
         self._evaluated.clear()
 
@@ -138,6 +144,9 @@ class StreamValues(_StatePlugin):
 
     def after_eval(self, strategy: Any) -> list[MetricValue]:
         """Emit the values on the experiences evaluated."""
+        if self._put_back is not None:
+            self._put_back()
+            self._put_back = None
         if not self._evaluated:
             return []
         n_all = n_experiences_of(strategy.experience.origin_stream)
