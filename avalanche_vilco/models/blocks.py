@@ -10,7 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from avalanche_vilco.ops.convolution import convolve3, saves_products
+from avalanche_vilco.ops.convolution import (
+    convolve3,
+    narrow_convolve3,
+    saves_products,
+)
 
 
 class MaskedConv1d(nn.Conv1d):
@@ -30,10 +34,13 @@ class MaskedConv1d(nn.Conv1d):
         :return: (B, T / stride, out_channels); steps beyond the clip's end are not
             cleared.
         """
-        masked = x * valid[..., None].to(x.dtype)
         is_plain = self.stride == (1,) and self.groups == 1
-        if is_plain and saves_products(masked, self.weight):
-            y = convolve3(masked, self.weight)
+        if is_plain and saves_products(x, self.weight):
+            y = convolve3(x, valid, self.weight)
+            return y if self.bias is None else y + self.bias
+        masked = x * valid[..., None].to(x.dtype)
+        if is_plain and 2 * self.out_channels <= self.in_channels:
+            y = narrow_convolve3(masked, self.weight)
             return y if self.bias is None else y + self.bias
         return super().forward(masked.transpose(1, 2)).transpose(1, 2)
 

@@ -40,40 +40,58 @@ def saves_products(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def convolve3(x: Tensor, weight: Tensor) -> Tensor:
-    """Convolve over time with one step of zeros on either side.
+def convolve3(x: Tensor, valid: Tensor, weight: Tensor) -> Tensor:
+    """Convolve what is valid over time, with a step of zeros on either side.
 
     Equal to ``conv1d`` but for rounding; it can be differentiated once.
 
     :param x: (B, T, I).
+    :param valid: (B, T) bool, steps that do not count as zero.
     :param weight: (O, I, 3).
     :return: (B, T, O).
     """
-    result: Tensor = _Convolve3.apply(x, weight)  # type: ignore[no-untyped-call]
+    result: Tensor = _Convolve3.apply(x, valid, weight)  # type: ignore[no-untyped-call]
     return result
+
+
+def narrow_convolve3(x: Tensor, weight: Tensor) -> Tensor:
+    """Convolve to a few channels: one product, whose three parts are shifted and added.
+
+    :param x: (B, T, I).
+    :param weight: (O, I, 3), O small.
+    :return: (B, T, O).
+    """
+    parts = F.linear(x, weight.permute(2, 0, 1).flatten(0, 1)).unflatten(-1, (3, -1))
+    before, here, after = parts.unbind(2)
+    return (
+        here + F.pad(before[:, :-1], (0, 0, 1, 0)) + F.pad(after[:, 1:], (0, 0, 0, 1))
+    )
 
 
 class _Convolve3(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, valid: Tensor, weight: Tensor) -> Tensor:
         # Tiles hold half as much again as x: they are made anew in the backward pass.
-        ctx.save_for_backward(x, weight)
-        products = torch.bmm(_tiles_of(x), _kernels_of(weight))
+        ctx.save_for_backward(x, valid, weight)
+        products = torch.bmm(_tiles_of(x, valid), _kernels_of(weight))
         return _outputs_of(products.unflatten(1, (len(x), -1)), x.shape[1])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
+    def backward(
+        ctx: Any, slope: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, valid, weight = ctx.saved_tensors
         slopes = _slopes_of(slope)
         of_x = of_weight = None
         if ctx.needs_input_grad[0]:
             tiles = torch.bmm(slopes, _kernels_of(weight).mT)
             of_x = _overlapping_sum(tiles.unflatten(1, (len(x), -1)), x.shape[1])
-        if ctx.needs_input_grad[1]:
-            kernels = torch.bmm(_tiles_of(x).mT, slopes)
+            of_x.mul_(valid[..., None])
+        if ctx.needs_input_grad[2]:
+            kernels = torch.bmm(_tiles_of(x, valid).mT, slopes)
             of_weight = torch.einsum("ij,ido->odj", x.new_tensor(_KERNEL), kernels)
-        return of_x, of_weight
+        return of_x, None, of_weight
 
 
 def _kernels_of(weight: Tensor) -> Tensor:
@@ -81,9 +99,13 @@ def _kernels_of(weight: Tensor) -> Tensor:
     return torch.einsum("ij,odj->ido", weight.new_tensor(_KERNEL), weight)
 
 
-def _tiles_of(x: Tensor) -> Tensor:
+def _tiles_of(x: Tensor, valid: Tensor) -> Tensor:
     """(B, T, I) -> (6, B * N, I), N tiles of 4 steps and one on either side."""
-    padded = F.pad(x, (0, 0, 1, 1 + -x.shape[1] % _TILE))
+    n_steps = x.shape[1]
+    padded = x.new_empty(len(x), n_steps + 2 + -n_steps % _TILE, x.shape[2])
+    padded[:, 0] = 0
+    padded[:, n_steps + 1 :] = 0
+    torch.mul(x, valid[..., None], out=padded[:, 1 : n_steps + 1])
     stop = padded.shape[1] - 5
     d = [padded[:, k : k + stop : _TILE] for k in range(6)]
     tiles = x.new_empty(6, *d[0].shape)

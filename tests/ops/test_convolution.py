@@ -6,7 +6,11 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avalanche_vilco.ops.convolution import convolve3, saves_products
+from avalanche_vilco.ops.convolution import (
+    convolve3,
+    narrow_convolve3,
+    saves_products,
+)
 
 SIZES = st.tuples(*(st.integers(1, high) for high in (3, 13, 4, 5)))
 
@@ -21,8 +25,12 @@ def test_values_and_slopes_are_those_of_conv1d(
     x = torch.randn(n_clips, n_steps, n_in, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(n_out, n_in, 3, dtype=torch.float64, requires_grad=True)
     slope = torch.randn(n_clips, n_steps, n_out, dtype=torch.float64)
-    wanted = F.conv1d(x.transpose(1, 2), weight, padding=1).transpose(1, 2)
-    ours = convolve3(x, weight)
+    valid = torch.rand(n_clips, n_steps) < 0.7
+    masked = (x * valid[..., None]).transpose(1, 2)
+    wanted = F.conv1d(masked, weight, padding=1).transpose(1, 2)
+    narrow = narrow_convolve3(x * valid[..., None], weight)
+    torch.testing.assert_close(narrow, wanted, rtol=0, atol=1e-9)
+    ours = convolve3(x, valid, weight)
     torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-9)
     for one, other in zip(
         torch.autograd.grad(ours, (x, weight), slope),
@@ -36,7 +44,8 @@ def test_float32_stays_within_1e_5() -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(2, 50, 256), torch.randn(256, 256, 3) / 768**0.5
     wanted = F.conv1d(x.transpose(1, 2), weight, padding=1).transpose(1, 2)
-    torch.testing.assert_close(convolve3(x, weight), wanted, rtol=0, atol=1e-5)
+    ours = convolve3(x, torch.ones(2, 50, dtype=torch.bool), weight)
+    torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
