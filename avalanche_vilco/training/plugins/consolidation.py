@@ -161,7 +161,7 @@ class EWCPlugin(stock.EWCPlugin):
 
     def kept(self) -> tuple[Any, ...]:
         """What the method keeps."""
-        return self.penalty.importances, self.penalty.centres
+        return self.penalty.importances, self.penalty.centres, self.penalty.constant
 
 
 class MASPlugin(stock.MASPlugin):
@@ -201,7 +201,7 @@ class MASPlugin(stock.MASPlugin):
 
     def kept(self) -> tuple[Any, ...]:
         """What the method keeps."""
-        return self.penalty.importances, self.penalty.centres
+        return self.penalty.importances, self.penalty.centres, self.penalty.constant
 
 
 def _pull(strategy: Any, penalty: QuadraticPenalty, strength: float) -> None:
