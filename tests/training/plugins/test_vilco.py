@@ -158,7 +158,7 @@ def test_benchmark_without_narrations_is_refused(parts, benchmark):
     [
         (ViLCoPlugin, {"mem_size": -1}, "mem_size >= 0 but got -1"),
         (PromptOptions, {"prompt_mode": "prepent"}, "Did you mean prepend"),
-        (NarrationOptions, {"ssl_weight": float("nan")}, "ssl_weight of type float >= 0"),
+        (NarrationOptions, {"ssl_weight": float("nan")}, "type float >= 0"),
         (NarrationOptions, {"temperature": 0}, "temperature > 0"),
         (
             NarrationOptions,
