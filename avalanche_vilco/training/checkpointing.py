@@ -18,6 +18,7 @@ import torch
 from avalanche import checkpointing as stock
 
 from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.training.plugins.progress import ProgressPlugin
 
 _ABOUT = "about.json"
 """Beside what torch writes into the archive; read without running what it holds."""
@@ -43,7 +44,7 @@ def save_checkpoint(
     unfinished = path.with_name(path.name + ".part")
     stock.save_checkpoint(strategy, str(unfinished))
     with zipfile.ZipFile(unfinished, "a") as archive:
-        whole = {"class": type(strategy).__name__, **(about or {})}
+        whole = {**_parts(strategy), **(about or {})}
         # Torch reads archives whose files are all in one folder.
         folder = archive.namelist()[0].partition("/")[0]
         archive.writestr(f"{folder}/{_ABOUT}", json.dumps(whole))
@@ -59,14 +60,17 @@ def load_checkpoint(
     :param path: file; where there is none the strategy is returned as it is.
     :param device: where what was on a GPU goes; None: where it was.
     :return: the strategy and the number of experiences it has learnt.
-    :raises DataError: the file is damaged, or of a strategy of another class.
+    :raises DataError: the file is damaged, or of a strategy of another class or with
+        other plugins.
     """
     if not Path(path).is_file():
         return strategy, 0
-    found, wanted = read_about(path).get("class"), type(strategy).__name__
-    if found not in (None, wanted):
-        problem = f"holds a strategy of class {found}, not {wanted}"
-        raise DataError(path, problem, hint="build the strategy that was saved")
+    about = read_about(path)
+    for name, wanted in _parts(strategy).items():
+        found = about.get(name, wanted)
+        if found != wanted:
+            problem = f"holds a strategy of {name} {found}, not {wanted}"
+            raise DataError(path, problem, hint="build the strategy that was saved")
     try:
         strategy, done = stock.maybe_load_checkpoint(
             strategy, str(path), map_location=device
@@ -76,6 +80,13 @@ def load_checkpoint(
         problem = f"cannot be read: {type(error).__name__}: {error}"
         raise DataError(path, problem, hint="is it of another version?") from error
     return strategy, int(done)
+
+
+def _parts(strategy: Any) -> dict[str, Any]:
+    """What tells strategies apart; a bar that shows progress does not."""
+    names = {type(plugin).__name__ for plugin in strategy.plugins}
+    plugins = sorted(names - {ProgressPlugin.__name__})
+    return {"class": type(strategy).__name__, "plugins": plugins}
 
 
 def read_about(path: Path | str) -> dict[str, Any]:

@@ -8,10 +8,12 @@ import pytest
 import torch
 from avalanche.checkpointing import save_checkpoint as stock_save
 from avalanche.training.determinism.rng_manager import RNGManager
-from avalanche.training.supervised import AGEM
+from avalanche.training.plugins import ReplayPlugin
+from avalanche.training.supervised import AGEM, Naive
 from avalanche.training.supervised.joint_training import AlreadyTrainedError
 from torch import Tensor
 
+from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.training import checkpointing, strategies
 from avalanche_vilco.training.checkpointing import load_checkpoint, save_checkpoint
 from avalanche_vilco.training.plugins.agem import AGEMPlugin
@@ -93,6 +95,17 @@ def test_without_a_file_the_strategy_is_returned_as_it_is(
 ) -> None:
     strategy = build("LocalizationNaive", parts)
     assert load_checkpoint(strategy, tmp_path / "none.pkl") == (strategy, 0)
+
+
+def test_a_strategy_of_another_class_or_with_other_plugins_is_refused(
+    parts: Parts, tmp_path: Path
+) -> None:
+    saved = Naive(**parts(), plugins=[ReplayPlugin(mem_size=6)])
+    save_checkpoint(saved, tmp_path / "a.pkl")
+    with pytest.raises(DataError, match="class Naive, not LocalizationReplay"):
+        load_checkpoint(build("LocalizationReplay", parts), tmp_path / "a.pkl")
+    with pytest.raises(DataError, match=r"plugins .*'ReplayPlugin'\], not \["):
+        load_checkpoint(Naive(**parts()), tmp_path / "a.pkl")
 
 
 def test_interrupted_write_leaves_the_old_file(
