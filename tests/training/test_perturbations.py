@@ -19,11 +19,13 @@ import torch
 from avalanche.core import SupervisedPlugin
 from avalanche.training import supervised as stock
 from avalanche.training.determinism.rng_manager import RNGManager
+from avalanche.training.plugins import EvaluationPlugin
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from avalanche_vilco.core.random import generators_kept
+from avalanche_vilco.evaluation import recall_metrics, task_matrix_metrics
 from avalanche_vilco.experiments.chance import chance_level
 from avalanche_vilco.experiments.config import resolve
 from avalanche_vilco.experiments.run import build_model, build_strategy
@@ -356,6 +358,19 @@ def test_our_evaluator_keeps_generators_under_stock_strategies_too(
                 strategy.eval(benchmark.test_stream)
         found.append(weights_hash(strategy.model))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "metrics", [task_matrix_metrics, partial(recall_metrics, stream=False)]
+)
+def test_each_metric_alone_keeps_generators_under_stock_strategies(
+    metrics: Any, parts: Parts, benchmark: Any
+) -> None:
+    evaluator = EvaluationPlugin(metrics(), loggers=[])
+    strategy = stock.Naive(**parts(evaluator=evaluator))
+    before = torch.get_rng_state()
+    strategy.eval(benchmark.test_stream)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_chance_level_and_what_raises_leave_generators_and_modes(

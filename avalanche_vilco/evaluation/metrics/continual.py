@@ -4,20 +4,19 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
-from avalanche.evaluation import PluginMetric
 from avalanche.evaluation.metric_results import MetricValue
 
 from avalanche_vilco.core.experiences import whole_experience
 from avalanche_vilco.evaluation.functional.recall import Budget
 from avalanche_vilco.evaluation.matrix import TaskMatrix, Weights
 from avalanche_vilco.evaluation.metrics.emission import (
+    EvaluationMetric,
     MetricState,
     start_anew,
     values_of,
 )
 from avalanche_vilco.evaluation.metrics.recall import MomentRecall
 from avalanche_vilco.evaluation.metrics.strategy import (
-    check_loggers,
     decoded,
     metric_value,
     n_experiences_of,
@@ -32,7 +31,7 @@ _AVERAGE: tuple[Emission, ...] = ("average",)
 _FORGETTING: tuple[Emission, ...] = ("forgetting",)
 
 
-class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
+class TaskMatrixMetric(EvaluationMetric[dict[str, TaskMatrix]]):
     """One :class:`~avalanche_vilco.evaluation.matrix.TaskMatrix` per value of a metric.
 
     Row i describes the model that the i-th training left behind, whichever experience
@@ -110,7 +109,6 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
 
     def before_training_exp(self, strategy: Any) -> None:
         """Begin a step, or go on with the last one."""
-        check_loggers(strategy)
         taught = frozenset(
             int(each.current_experience) for each in trained_experiences(strategy)
         )
@@ -158,6 +156,7 @@ class TaskMatrixMetric(PluginMetric[dict[str, TaskMatrix]]):
 
     def after_eval(self, strategy: Any) -> list[MetricValue]:
         """Emit average and forgetting of the current row."""
+        super().after_eval(strategy)
         cell = self._cell(strategy)
         if cell is None:
             return []

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from avalanche.evaluation import PluginMetric
@@ -16,6 +16,8 @@ from avalanche_vilco.evaluation.metrics.strategy import (
     n_experiences_of,
     release_decoded,
 )
+
+_Result = TypeVar("_Result")
 
 
 class MetricState(Protocol):
@@ -66,7 +68,32 @@ def values_of(state: MetricState) -> dict[str, float]:
         return state.compute()
 
 
-class _StatePlugin(PluginMetric[dict[str, float]]):
+class EvaluationMetric(PluginMetric[_Result]):
+    """What all of our metrics share in a strategy.
+
+    An evaluation that is not interrupted leaves the global generators of random numbers
+    as it found them, under stock strategies too, whose loaders draw a seed.
+    """
+
+    _put_back: Callable[[], None] | None = None
+
+    def before_training(self, strategy: Any) -> None:
+        """Refuse loggers that cannot write the values before hours of training."""
+        check_loggers(strategy)
+
+    def before_eval(self, strategy: Any) -> None:
+        """Note the generators."""
+        self._put_back = generators_now()
+
+    def after_eval(self, strategy: Any) -> list[MetricValue]:
+        """Put the generators back."""
+        if self._put_back is not None:
+            self._put_back()
+            self._put_back = None
+        return []
+
+
+class _StatePlugin(EvaluationMetric[dict[str, float]]):
     """What the two levels share: adding every evaluated mini-batch to the state."""
 
     def __init__(self, state: MetricState, title: str) -> None:
@@ -80,10 +107,6 @@ class _StatePlugin(PluginMetric[dict[str, float]]):
     def result(self) -> dict[str, float]:
         """Values by name since the last reset."""
         return values_of(self._state)
-
-    def before_training(self, strategy: Any) -> None:
-        """Refuse loggers that cannot write the values before hours of training."""
-        check_loggers(strategy)
 
     def after_eval_iteration(self, strategy: Any) -> None:
         """Add the current mini-batch."""
@@ -119,9 +142,6 @@ class StreamValues(_StatePlugin):
     Whatever is counted weighs the same in every experience. If only a part of the
     stream was evaluated, the name says how much: ``Recall@1x_tIoU0.5_Stream_1of3``.
 
-    An evaluation that is not interrupted leaves the global generators of random numbers
-    as it found them, under stock strategies too, whose loaders draw a seed.
-
     :param state: the state to fill.
     :param title: what the values are.
     """
@@ -129,11 +149,10 @@ class StreamValues(_StatePlugin):
     def __init__(self, state: MetricState, title: str) -> None:
         super().__init__(state, title)
         self._evaluated: set[int] = set()
-        self._put_back: Callable[[], None] | None = None
 
     def before_eval(self, strategy: Any) -> None:
         """Start a new evaluation."""
-        self._put_back = generators_now()
+        super().before_eval(strategy)
         start_anew(self._state, strategy)
         self._evaluated.clear()
 
@@ -144,9 +163,7 @@ class StreamValues(_StatePlugin):
 
     def after_eval(self, strategy: Any) -> list[MetricValue]:
         """Emit the values on the experiences evaluated."""
-        if self._put_back is not None:
-            self._put_back()
-            self._put_back = None
+        super().after_eval(strategy)
         if not self._evaluated:
             return []
         n_all = n_experiences_of(strategy.experience.origin_stream)
