@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from avalanche.benchmarks.utils import AvalancheDataset
 from avalanche.training.storage_policy import (
+    BalancedExemplarsBuffer,
     ExemplarsBuffer,
-    ExperienceBalancedBuffer,
     HerdingSelectionStrategy,
     ReservoirSamplingBuffer,
 )
@@ -44,7 +44,28 @@ class ClipEmbedder(nn.Module):
         return self.model.clip_embeddings(clips)
 
 
-class ExperienceShareBuffer(ExperienceBalancedBuffer):
+class _ShareBuffer(BalancedExemplarsBuffer[ReservoirSamplingBuffer]):
+    """Groups that each keep a random part of their samples, and fill the size."""
+
+    def __init__(self, max_size: int) -> None:
+        super().__init__(max_size)
+
+    def get_group_lengths(self, num_groups: int) -> list[int]:
+        """Samples that each group keeps of those that it holds."""
+        return fair_shares(map(len, self.buffer_datasets), self.max_size)
+
+    def _take_in(self, number: int, data: AvalancheDataset) -> None:
+        """Draw among the samples of a group and new ones; the size is for later."""
+        group = self.buffer_groups.setdefault(number, ReservoirSamplingBuffer(0))
+        if len(group.buffer):
+            held = set(zip(group.buffer.clip_ids, group.buffer.positions, strict=True))
+            names = zip(data.clip_ids, data.positions, strict=True)
+            data = data.subset([i for i, one in enumerate(names) if one not in held])
+        group.max_size = self.max_size
+        group.update_from_dataset(data)
+
+
+class ExperienceShareBuffer(_ShareBuffer):
     """Avalanche's experience-balanced reservoir, which fills its size.
 
     Of experiences with more samples than their share, each keeps an equal part of what
@@ -59,24 +80,25 @@ class ExperienceShareBuffer(ExperienceBalancedBuffer):
     :param max_size: samples at most.
     """
 
-    def __init__(self, max_size: int) -> None:
-        super().__init__(max_size)
-
     def post_adapt(self, agent: Any, exp: Any) -> None:
         """Take in an experience just learnt."""
-        number, data = whole_experience(exp).current_experience, exp.dataset
-        group = self.buffer_groups.setdefault(number, ReservoirSamplingBuffer(0))
-        if len(group.buffer):
-            held = set(zip(group.buffer.clip_ids, group.buffer.positions, strict=True))
-            names = zip(data.clip_ids, data.positions, strict=True)
-            data = data.subset([i for i, one in enumerate(names) if one not in held])
-        group.max_size = self.max_size
-        group.update_from_dataset(data)
+        self._take_in(whole_experience(exp).current_experience, exp.dataset)
         self.resize(agent, self.max_size)
 
-    def get_group_lengths(self, num_groups: int) -> list[int]:
-        """Samples that each experience keeps of those that it holds."""
-        return fair_shares(map(len, self.buffer_datasets), self.max_size)
+
+class TargetShareBuffer(_ShareBuffer):
+    """Avalanche's class-balanced reservoir, which fills its size likewise.
+
+    :param max_size: samples at most.
+    """
+
+    def post_adapt(self, agent: Any, exp: Any) -> None:
+        """Take in an experience that is learnt."""
+        targets = [int(target) for target in exp.dataset.targets]
+        for target in dict.fromkeys(targets):
+            places = [i for i, other in enumerate(targets) if other == target]
+            self._take_in(target, exp.dataset.subset(places))
+        self.resize(agent, self.max_size)
 
 
 def fair_shares(sizes: Iterable[int], total: int) -> list[int]:

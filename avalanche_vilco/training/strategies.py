@@ -19,6 +19,7 @@ from avalanche_vilco.training.plugins.agem import AGEMPlugin
 from avalanche_vilco.training.plugins.bic import BiCPlugin
 from avalanche_vilco.training.plugins.consolidation import EWCPlugin, MASPlugin
 from avalanche_vilco.training.plugins.dense_distillation import DenseDistillationPlugin
+from avalanche_vilco.training.plugins.gdumb import GDumbPlugin
 from avalanche_vilco.training.plugins.icarl import ICaRLPlugin
 from avalanche_vilco.training.plugins.replay import ReplayPlugin
 from avalanche_vilco.training.plugins.synaptic_intelligence import (
@@ -101,7 +102,7 @@ class LocalizationCWRStar(BatchObjectMixin, stock.CWRStar, cwr_layer_name="heads
     """
 
 
-class LocalizationGDumb(BatchObjectMixin, stock.GDumb):
+class LocalizationGDumb(LocalizationNaive, plugin=GDumbPlugin):
     """Training from scratch on a balanced memory."""
 
     def model_adaptation(self, model: nn.Module | None = None) -> nn.Module:

@@ -10,12 +10,15 @@ from avalanche.training.storage_policy import ExperienceBalancedBuffer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from avalanche_vilco.training.plugins.gdumb import GDumbPlugin
 from avalanche_vilco.training.storage_policy import (
     ExperienceShareBuffer,
     RandomQuotaBuffer,
+    TargetShareBuffer,
     fair_shares,
 )
 
+KINDS = (ExperienceShareBuffer, TargetShareBuffer, RandomQuotaBuffer)
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=5)
 
 
@@ -30,6 +33,7 @@ def experience(number: int, size: int, queries: int = 1, start: int = 0) -> Any:
             ),
             DataAttribute([f"clip {i}" for i in samples], "clip_ids"),
             DataAttribute(samples, "positions"),
+            DataAttribute([number * 9 + i % queries for i in samples], "targets"),
         ],
     )
     return SimpleNamespace(dataset=data, current_experience=number)
@@ -54,15 +58,15 @@ def learn(buffer: Any, sizes: list[int]) -> list[list[int]]:
 def test_ten_places_for_one_twenty_and_twenty_clips_are_filled() -> None:
     assert learn(ExperienceShareBuffer(10), [1, 20, 20]) == [[1], [1, 9], [1, 5, 4]]
     assert learn(RandomQuotaBuffer(10), [1, 20, 20])[-1] == [1, 5, 4]
+    assert learn(GDumbPlugin(10).storage_policy, [1, 20, 20])[-1] == [1, 5, 4]
 
 
 @settings(max_examples=40)
-@given(sizes=SIZES, total=st.integers(0, 15), ours=st.booleans())
+@given(sizes=SIZES, total=st.integers(1, 15), kind=st.sampled_from(KINDS))
 def test_no_experience_is_above_its_share_while_another_lacks(
-    sizes: list[int], total: int, ours: bool
+    sizes: list[int], total: int, kind: Any
 ) -> None:
-    make = ExperienceShareBuffer if ours else lambda n: RandomQuotaBuffer(max(n, 1))
-    for seen, counts in enumerate(learn(make(total), sizes), 1):
+    for seen, counts in enumerate(learn(kind(total), sizes), 1):
         lacking = [n for n, size in zip(counts, sizes[:seen], strict=True) if n < size]
         assert max(counts) <= min(lacking, default=max(counts)) + 1
 
