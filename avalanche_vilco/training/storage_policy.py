@@ -57,12 +57,8 @@ class _ShareBuffer(BalancedExemplarsBuffer[ReservoirSamplingBuffer]):
     def _take_in(self, number: int, data: AvalancheDataset) -> None:
         """Draw among the samples of a group and new ones; the size is for later."""
         group = self.buffer_groups.setdefault(number, ReservoirSamplingBuffer(0))
-        if len(group.buffer):
-            held = set(zip(group.buffer.clip_ids, group.buffer.positions, strict=True))
-            names = zip(data.clip_ids, data.positions, strict=True)
-            data = data.subset([i for i, one in enumerate(names) if one not in held])
         group.max_size = self.max_size
-        group.update_from_dataset(data)
+        group.update_from_dataset(_unheld(data, group.buffer))
 
 
 class ExperienceShareBuffer(_ShareBuffer):
@@ -99,6 +95,15 @@ class TargetShareBuffer(_ShareBuffer):
             places = [i for i, other in enumerate(targets) if other == target]
             self._take_in(target, exp.dataset.subset(places))
         self.resize(agent, self.max_size)
+
+
+def _unheld(data: AvalancheDataset, buffer: AvalancheDataset) -> AvalancheDataset:
+    """Samples that a buffer does not hold: an experience may be learnt again."""
+    if not len(buffer):
+        return data
+    held = set(zip(buffer.clip_ids, buffer.positions, strict=True))
+    names = zip(data.clip_ids, data.positions, strict=True)
+    return data.subset([i for i, one in enumerate(names) if one not in held])
 
 
 def fair_shares(sizes: Iterable[int], total: int) -> list[int]:
@@ -169,7 +174,7 @@ class ClassSlotBuffer(_QueryBuffer):
     def post_adapt(self, agent: Any, exp: Any) -> None:
         """Take in an experience just learnt, or a part of one."""
         brought = whole_experience(exp).classes_in_this_experience
-        self.update_from_dataset(exp.dataset, brought)
+        self.update_from_dataset(_unheld(exp.dataset, self.buffer), brought)
 
     def update_from_dataset(
         self, new_data: AvalancheDataset, seen: Iterable[int] = ()
@@ -245,7 +250,7 @@ class QueryQuotaBuffer(_QueryBuffer):
 
     def post_adapt(self, agent: Any, exp: Any) -> None:
         """Take in an experience just learnt."""
-        self.update_from_dataset(exp.dataset, agent)
+        self.update_from_dataset(_unheld(exp.dataset, self.buffer), agent)
 
     def update_from_dataset(
         self, new_data: AvalancheDataset, agent: Any = None

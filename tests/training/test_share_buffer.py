@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from avalanche_vilco.training.plugins.gdumb import GDumbPlugin
 from avalanche_vilco.training.storage_policy import (
+    ClassSlotBuffer,
     ExperienceShareBuffer,
     RandomQuotaBuffer,
     TargetShareBuffer,
@@ -111,3 +112,12 @@ def test_parts_of_an_experience_share_its_place_and_nothing_is_stored_twice() ->
     assert len(set(buffer.buffer)) == 8
     buffer.resize(None, 3)
     assert len(buffer.buffer) == 3
+
+
+@pytest.mark.parametrize("kind", [RandomQuotaBuffer, ClassSlotBuffer])
+def test_what_is_learnt_again_is_stored_once(kind: Any) -> None:
+    buffer, again = kind(10), experience(0, 6)
+    again.classes_in_this_experience = [0]
+    for _ in range(2):
+        buffer.post_adapt(None, again)
+        assert sorted(buffer.buffer) == list(range(6))

@@ -113,7 +113,10 @@ class BiCPlugin(ReplayPlugin):
         aside = set(self.held_out.update_from_dataset(data))
         rest = [i for i in range(len(data)) if i not in aside]
         if not rest:
-            raise ValueError(f"expected samples to train on but all {len(data)} went")
+            raise ValueError(
+                f"expected samples to train on but all {len(data)} of the experience "
+                "are held out: lower val_share or mem_size"
+            )
         self._taught = data.subset(rest)
         strategy.adapted_dataset = strategy.adapted_dataset.subset(rest)
 

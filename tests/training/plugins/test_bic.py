@@ -258,5 +258,5 @@ def test_an_experience_that_is_held_out_whole_is_refused(
     parts: Parts, benchmark: Any
 ) -> None:
     strategy = LocalizationBiC(**parts(), mem_size=20, val_share=0.5)
-    with pytest.raises(ValueError, match="but all 8 went"):
+    with pytest.raises(ValueError, match="all 8 of the experience are held out"):
         strategy.train(benchmark.train_stream[0])
