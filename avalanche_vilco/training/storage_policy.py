@@ -47,9 +47,6 @@ class ClipEmbedder(nn.Module):
 class _ShareBuffer(BalancedExemplarsBuffer[ReservoirSamplingBuffer]):
     """Groups that each keep a random part of their samples, and fill the size."""
 
-    def __init__(self, max_size: int) -> None:
-        super().__init__(max_size)
-
     def get_group_lengths(self, num_groups: int) -> list[int]:
         """Samples that each group keeps of those that it holds."""
         return fair_shares(map(len, self.buffer_datasets), self.max_size)
