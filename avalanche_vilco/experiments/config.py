@@ -141,12 +141,8 @@ def resolve(
     spec, method = find_benchmark(benchmark), find_strategy(strategy)
     if not spec.has_class_outputs:
         check_classes(strategy, method, 1)
-    wishes, parts = without_none(strategy_options), without_none(model_options)
-    kinds = method.option_types
-    check_options(f"strategy {strategy!r}", wishes, kinds, within="strategy.")
-    usual = spec.recipe.strategy_options.get(strategy, {})
-    options = {**method.options, **usual, **wishes}
-    _check_together(spec, options)
+    options = _method_options(spec, strategy, method, without_none(strategy_options))
+    parts = without_none(model_options)
     numbers: dict[str, Any] = {**spec.recipe.hyperparameters}
     numbers.update((name, given[name]) for name in numbers if name in given)
     model = numbers["model"] = _variant(spec, numbers["model"], strategy, method)
@@ -192,6 +188,17 @@ def resolve(
         model_options=_plain(parts),
     )
     return Plan(config, spec, method, chosen, data_options, wanted)
+
+
+def _method_options(
+    spec: Benchmark, name: str, method: Strategy, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Options of a strategy: those given, over the benchmark's and its own."""
+    check_options(f"strategy {name!r}", given, method.option_types, within="strategy.")
+    usual = spec.recipe.strategy_options.get(name, {})
+    options = {**method.options, **usual, **given}
+    _check_together(spec, options)
+    return options
 
 
 def _check_together(benchmark: Benchmark, options: Mapping[str, Any]) -> None:

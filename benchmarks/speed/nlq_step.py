@@ -21,9 +21,9 @@ import sys
 import time
 from collections.abc import Sequence
 
+from model_step import language_queries
+
 LENGTHS = (640, 1280, 2560)
-N_WORDS = 12
-FEATURE_DIM, TEXT_DIM = 256, 512
 GIBIBYTE = 2**30
 
 
@@ -70,33 +70,11 @@ def measure(length: int, batch: int, repeats: int) -> dict[str, float]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    from avalanche_vilco import vilco_nlq_base
-    from avalanche_vilco.core.batch import MomentTargets, QueryClipBatch
     from avalanche_vilco.models.losses import MomentLoss
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = vilco_nlq_base(feature_dim=FEATURE_DIM, text_dim=TEXT_DIM).train()
-    valid = torch.ones(batch, length, dtype=torch.bool)
-    clips = QueryClipBatch(
-        features=torch.randn(batch, length, FEATURE_DIM),
-        valid=valid,
-        tokens=torch.randn(batch, N_WORDS, TEXT_DIM),
-        valid_tokens=torch.ones(batch, N_WORDS, dtype=torch.bool),
-    )
-    start = torch.linspace(0, length - 40, batch)
-    windows = torch.stack([start, start + torch.arange(1, batch + 1) * 4], dim=1)
-    rate = torch.full((batch,), 30 / 16.043, dtype=torch.float64)
-    targets = MomentTargets(
-        valid=valid,
-        segments=windows[:, None],
-        segments_sec=windows[:, None].double() / rate[:, None, None],
-        labels=torch.zeros(batch, 1, dtype=torch.long),
-        asked=torch.ones(batch, 1, dtype=torch.bool),
-        duration_sec=length / rate,
-        features_per_sec=rate,
-        sample=torch.arange(batch),
-    )
+    model, clips, targets = language_queries(batch, length)
     criterion = MomentLoss()
     times: list[float] = []
     forward: list[float] = []

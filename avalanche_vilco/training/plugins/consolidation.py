@@ -50,16 +50,30 @@ class QuadraticPenalty:
             self.centres[name] = centre + share * moved
 
     @torch.no_grad()
-    def replace(self, importances: Mapping[str, Tensor], model: nn.Module) -> None:
+    def replace(
+        self,
+        importances: Mapping[str, Tensor],
+        model: nn.Module,
+        *,
+        old_share: float,
+        new_share: float,
+    ) -> None:
         """Hold the model's weights where they are now, and nowhere else.
 
         :param importances: as for :meth:`add`.
         :param model: whose weights they are.
+        :param old_share: factor of the importances so far in the new ones.
+        :param new_share: factor of those given, of weights that had some before.
         """
-        weights = dict(model.named_parameters())
-        self.importances = {name: value.detach() for name, value in importances.items()}
-        self.centres = {name: weights[name].detach().clone() for name in importances}
-        self.constant = torch.zeros(())
+        for name, weight in model.named_parameters():
+            if name not in importances:
+                continue
+            new = importances[name].detach()
+            if name in self.importances:
+                old, _ = self._expanded(name, weight)
+                new = old_share * old + new_share * new
+            self.importances[name] = new
+            self.centres[name] = weight.detach().clone()
 
     @torch.no_grad()
     def pull(self, model: nn.Module, strength: float) -> Tensor:
@@ -107,12 +121,32 @@ def _pieces(parts: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
     return [*zip(*(part.view(-1).split(_PIECE) for part in parts), strict=True)]
 
 
-class EWCPlugin(stock.EWCPlugin):
+class _HoldsWeights:
+    """Adds a penalty to gradients and loss where Avalanche adds one to the graph."""
+
+    penalty: QuadraticPenalty
+    strength: float
+
+    def before_backward(self, strategy: Any, **kwargs: Any) -> None:
+        """Leave the loss as it is; see :meth:`after_backward`."""
+
+    def after_backward(self, strategy: Any, **kwargs: Any) -> None:
+        """Add the penalty to the gradients and to the loss."""
+        if self.penalty.importances:
+            pulled = self.penalty.pull(strategy.model, self.strength)
+            strategy.loss = strategy.loss.detach() + pulled
+
+    def kept(self) -> tuple[Any, ...]:
+        """What the method keeps."""
+        return self.penalty.importances, self.penalty.centres, self.penalty.constant
+
+
+class EWCPlugin(_HoldsWeights, stock.EWCPlugin):
     """Elastic weight consolidation at constant cost and memory.
 
     Numbers are those of Avalanche's plugin but for rounding. There each experience
     behind adds a copy of the weights, one of importances and a pass over both to every
-    step.
+    step; with nothing to keep of each, ``keep_importance_data`` is no option here.
 
     :param ewc_lambda: strength of the penalty.
     :param mode: "separate" holds the weights after every experience, "online" those
@@ -127,44 +161,29 @@ class EWCPlugin(stock.EWCPlugin):
         decay_factor: float | None = None,
     ) -> None:
         super().__init__(ewc_lambda, mode, decay_factor)
-        self.penalty = QuadraticPenalty()
+        self.penalty, self.strength = QuadraticPenalty(), ewc_lambda
 
-    def before_backward(self, strategy: Any, **kwargs: Any) -> None:
-        """Leave the loss as it is; see :meth:`after_backward`."""
-
-    def after_backward(self, strategy: Any, **kwargs: Any) -> None:
-        """Add the penalty to the gradients and to the loss."""
-        _pull(strategy, self.penalty, self.ewc_lambda)
-
-    @torch.no_grad()
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Measure importances and hold the weights."""
-        with torch.enable_grad():
-            measured = self.compute_importances(
-                strategy.model,
-                strategy._criterion,
-                strategy.optimizer,
-                strategy.experience.dataset,
-                strategy.device,
-                strategy.train_mb_size,
-                num_workers=kwargs.get("num_workers", 0),
-            )
+        measured = self.compute_importances(
+            strategy.model,
+            strategy._criterion,
+            strategy.optimizer,
+            strategy.experience.dataset,
+            strategy.device,
+            strategy.train_mb_size,
+            num_workers=kwargs.get("num_workers", 0),
+        )
         importances = {name: value.data for name, value in measured.items()}
         if self.mode == "separate":
             self.penalty.add(importances, strategy.model)
-            return
-        for name, weight in strategy.model.named_parameters():
-            if name in self.penalty.importances:
-                before, _ = self.penalty._expanded(name, weight)
-                importances[name] = self.decay_factor * before + importances[name]
-        self.penalty.replace(importances, strategy.model)
-
-    def kept(self) -> tuple[Any, ...]:
-        """What the method keeps."""
-        return self.penalty.importances, self.penalty.centres, self.penalty.constant
+        else:
+            self.penalty.replace(
+                importances, strategy.model, old_share=self.decay_factor, new_share=1.0
+            )
 
 
-class MASPlugin(stock.MASPlugin):
+class MASPlugin(_HoldsWeights, stock.MASPlugin):
     """Memory-aware synapses whose penalty is one pass over the weights.
 
     Numbers are those of Avalanche's plugin but for rounding.
@@ -178,33 +197,14 @@ class MASPlugin(stock.MASPlugin):
         self, lambda_reg: float = 1.0, alpha: float = 0.5, verbose: bool = False
     ) -> None:
         super().__init__(lambda_reg, alpha, verbose)
-        self.penalty = QuadraticPenalty()
+        self.penalty, self.strength = QuadraticPenalty(), lambda_reg
 
-    def before_backward(self, strategy: Any, **kwargs: Any) -> None:
-        """Leave the loss as it is; see :meth:`after_backward`."""
-
-    def after_backward(self, strategy: Any, **kwargs: Any) -> None:
-        """Add the penalty to the gradients and to the loss."""
-        _pull(strategy, self.penalty, self._lambda)
-
-    @torch.no_grad()
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Measure importances and hold the weights."""
-        with torch.enable_grad():
-            measured = self._get_importance(strategy)
-        importances = {name: value.data for name, value in measured.items()}
-        for name, weight in strategy.model.named_parameters():
-            if name in self.penalty.importances:
-                before, _ = self.penalty._expanded(name, weight)
-                importances[name] = before.lerp(importances[name], 1 - self.alpha)
-        self.penalty.replace(importances, strategy.model)
-
-    def kept(self) -> tuple[Any, ...]:
-        """What the method keeps."""
-        return self.penalty.importances, self.penalty.centres, self.penalty.constant
-
-
-def _pull(strategy: Any, penalty: QuadraticPenalty, strength: float) -> None:
-    if penalty.importances:
-        pulled = penalty.pull(strategy.model, strength)
-        strategy.loss = strategy.loss.detach() + pulled
+        measured = self._get_importance(strategy)
+        self.penalty.replace(
+            {name: value.data for name, value in measured.items()},
+            strategy.model,
+            old_share=self.alpha,
+            new_share=1 - self.alpha,
+        )
