@@ -7,8 +7,8 @@ Each figure comes from a process of its own with one torch thread: forward, loss
 backward and AdamW on random features. CPU time is the median of the steps after the
 first; memory is the process's peak, interpreter and libraries among it. Operations are
 those of matrix products, convolutions and attention of one clip, as torch counts those
-that are done. ``scaled`` is a step in units of a fixed matrix product, timed in the same
-process, so that figures of two machines compare. With ``--against`` each case runs in
+that are done. ``scaled`` is a step in units of a fixed matrix product, timed in the
+same process, so that figures of two machines compare. With ``--against`` each case runs in
 another checkout too, in turn, and the ratio of the CPU times is printed; both run with
 the optimizer of this one.
 """
