@@ -8,9 +8,9 @@ backward and AdamW on random features. CPU time is the median of the steps after
 first; memory is the process's peak, interpreter and libraries among it. Operations are
 those of matrix products, convolutions and attention of one clip, as torch counts those
 that are done. ``scaled`` is a step in units of a fixed matrix product, timed in the
-same process, so that figures of two machines compare. With ``--against`` each case runs in
-another checkout too, in turn, and the ratio of the CPU times is printed; both run with
-the optimizer of this one.
+same process, so that figures of two machines compare. With ``--against`` each case runs
+in another checkout too, in turn, and the ratio of the CPU times is printed; both run
+with the optimizer of this one.
 """
 
 from __future__ import annotations
