@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from avalanche_vilco.core.errors import DataError
 
@@ -18,8 +19,7 @@ class PerProcess(Generic[T]):
     """Opens on first use, once in each process; a pickle holds how, not what.
 
     A handle that a forked worker inherits shares its file position with the parent,
-    so a child opens its own. It leaves the parent's alone: closing a video there would
-    wait for ever for threads that were not forked.
+    so a child opens its own. It leaves the parent's alone, see :func:`kept_in_forks`.
 
     :param open_it: opens; must pickle (a function or a ``functools.partial``).
     """
@@ -41,6 +41,23 @@ class PerProcess(Generic[T]):
 
 
 _INHERITED: list[Any] = []
+_KEPT: WeakSet[Any] = WeakSet()
+
+
+def kept_in_forks(handle: T) -> T:
+    """A handle that no forked process closes, not even when it collects garbage.
+
+    Closing a video there can wait for ever for threads that were not forked, and what
+    the parent has dropped but not collected yet is closed by whoever collects it.
+
+    :param handle: takes weak references.
+    """
+    _KEPT.add(handle)
+    return handle
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _INHERITED.extend(_KEPT))
 
 
 _EXTRAS = {"lmdb": ("LMDB", "lmdb"), "h5py": ("HDF5", "h5")}

@@ -1,5 +1,6 @@
 """Frames of video files: exact, equal from both decoders, in bounded memory."""
 
+import gc
 import multiprocessing
 import pickle
 from collections.abc import Iterator
@@ -298,6 +299,30 @@ def test_forked_workers_open_their_own_files(folder, backend):
     )
     assert torch.equal(torch.cat(list(there)), here)
     assert torch.equal(videos.read("five", range(0, 160, 20)), here)
+
+
+@pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="cannot fork"
+)
+def test_forked_workers_do_not_close_what_the_parent_has_dropped(folder):
+    videos = VideoFolder(folder)
+    # Nothing is read: a decoder that still works ahead is waited for when it closes.
+    dropped = VideoFolder(folder)
+    dropped.__dict__["itself"] = dropped
+    dropped._reader("five")
+    gc.disable()
+    try:
+        del dropped
+        there = DataLoader(
+            [3],
+            num_workers=1,
+            collate_fn=lambda frames: (gc.collect(), videos.read("five", frames))[1],
+            multiprocessing_context="fork",
+            timeout=60,
+        )
+        assert numbers_in(next(iter(there))) == [3]
+    finally:
+        gc.enable()
 
 
 @backends
