@@ -61,6 +61,18 @@ class Document(NamedTuple):
         """Refuse NaN and infinity; see ``core.schema.check_finite``."""
         check_finite(self.file, record, field, values, unit="numbers", hint=MEND)
 
+    def check_rows(
+        self, rows: Sequence[Sequence[float]], record: str, field: str
+    ) -> None:
+        """Refuse NaN and infinity in rows of numbers.
+
+        :param field: where a row stands, with ``{}`` for its place.
+        """
+        # What is not finite stays so in a sum; one of finite numbers may overflow.
+        if not math.isfinite(sum(map(sum, rows))):
+            for place, row in enumerate(rows):
+                self.check_finite(row, record, field.format(place))
+
 
 Source = str | Path | Document | Mapping[str, Any] | Sequence[Any]
 

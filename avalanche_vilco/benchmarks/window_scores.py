@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,12 +64,14 @@ def arranged(
 
 
 def _padded(rows: list[list[Window]]) -> tuple[Tensor, Tensor, Tensor]:
-    width = max(map(len, rows), default=0)
-    padding: Window = (0.0, 0.0, -math.inf, -1)
-    table = torch.tensor(
-        [row + [padding] * (width - len(row)) for row in rows], dtype=torch.float64
-    ).reshape(len(rows), width, 4)
-    return table[..., :2], table[..., 2], table[..., 3].long()
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    width = int(lengths.max(initial=0))
+    table = np.tile((0.0, 0.0, -math.inf, -1.0), (len(rows), width, 1))
+    numbers = chain.from_iterable(chain.from_iterable(rows))
+    windows = np.fromiter(numbers, np.float64, 4 * int(lengths.sum())).reshape(-1, 4)
+    table[np.arange(width) < lengths[:, None]] = windows
+    segments, scores, labels = torch.from_numpy(table).split([2, 1, 1], dim=2)
+    return segments, scores[..., 0], labels[..., 0].long()
 
 
 def improper(rows: Iterable[Sequence[Window]], what: str) -> Note:
@@ -77,7 +81,7 @@ def improper(rows: Iterable[Sequence[Window]], what: str) -> Note:
     :param what: whose they are.
     """
     reason = "windows that are reversed or without length, never a hit by default"
-    count = sum(end <= start for row in rows for start, end, _, _ in row)
+    count = sum(window[1] <= window[0] for row in rows for window in row)
     return Note(f"{what} {reason}", count)
 
 

@@ -18,6 +18,8 @@ import pandas as pd
 TIOU = (0.1, 0.2, 0.3, 0.4, 0.5)
 TOP_K = (1, 2, 3, 4, 5)
 RECALL_TIOU = (0.3, 0.5, 0.7)
+QUERY_TOP_K = (1, 3, 5)
+QUERY_TIOU = (0.3, 0.5)
 AP_IOU = (0.25, 0.5, 0.75, 0.95)
 RECOVERY_IOU = (0.5, 0.75, 0.95)
 SUCCESS_IOU = (0.05, 0.1, 0.2)
@@ -135,6 +137,29 @@ def hull_overlaps(given: np.ndarray, asked: np.ndarray) -> np.ndarray:
     last = np.maximum(given[:, None, 1], asked[None, :, 1])
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.clip(end - start, 0, None) / (last - first)
+
+
+Window = Sequence[float]
+
+
+def query_recall(
+    predictions: Sequence[Sequence[Window]], targets: Sequence[Window]
+) -> tuple[np.ndarray, float]:
+    """Recall, ``(len(QUERY_TIOU), len(QUERY_TOP_K))``, and mean tIoU of the first.
+
+    :param predictions: windows that answer each query, best first.
+    :param targets: the window that each query asks for.
+    """
+    hits = np.zeros((len(targets), len(QUERY_TIOU), len(QUERY_TOP_K)), dtype=bool)
+    firsts = []
+    for cells, windows, target in zip(hits, predictions, targets, strict=True):
+        given = np.array([window[:2] for window in windows])
+        overlap = hull_overlaps(given, np.array([target]))
+        firsts.append(overlap[0, 0])
+        for row, threshold in enumerate(QUERY_TIOU):
+            for column, k in enumerate(QUERY_TOP_K):
+                cells[row, column] = (overlap > threshold)[:k].any()
+    return hits.mean(axis=0), float(np.mean(firsts))
 
 
 # Tracks -----------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from avalanche_vilco.benchmarks.window_scores import (
     improper,
     recall_by_group,
 )
+from avalanche_vilco.core.schema import collector_paused
 from avalanche_vilco.evaluation.functional import (
     EGO4D_TIOU,
     Reference,
@@ -139,6 +140,7 @@ class _Annotated(NamedTuple):
     """Have ``label``, and times."""
 
 
+@collector_paused()
 def read_moments(
     annotations: Source,
     predictions: Source,
@@ -255,13 +257,15 @@ def _target_windows(clip: _Annotated, asked: Document, labels: _Labels) -> list[
 def _scored_windows(
     raw: Any, uid: str, given: Document, labels: _Labels
 ) -> list[Window]:
-    windows = []
-    for i, answer in enumerate(given.convert(raw, list[_Answer], uid, strict=False)):
-        start, end = answer.segment[:2]
-        numbers = (start, end, answer.score)
-        given.check_finite(numbers, uid, f"[{i}].segment, score")
-        label = labels.number(answer.label, given, uid, f"[{i}]")
-        windows.append((*numbers, label))
+    answers = given.convert(raw, list[_Answer], uid, strict=False)
+    for i, answer in enumerate(answers):
+        if answer.label not in labels.numbers:
+            labels.number(answer.label, given, uid, f"[{i}]")
+    windows = [
+        (each.segment[0], each.segment[1], each.score, labels.numbers[each.label])
+        for each in answers
+    ]
+    given.check_rows([window[:3] for window in windows], uid, "[{}].segment, score")
     return windows
 
 
@@ -272,10 +276,9 @@ def _notes(
     n_labels: int,
     subset: str,
 ) -> list[Note]:
-    known = [*names][:n_labels]
-    absent = Counter(label for row in answers.values() for *_, label in row)
-    for label in known:
-        absent.pop(label, None)
+    known = {*[*names][:n_labels]}
+    labels = (window[3] for row in answers.values() for window in row)
+    absent = Counter(label for label in labels if label not in known)
     outside = tuple(uid for uid in answers if uid not in targets)
     return Note.told(
         Note(

@@ -31,6 +31,7 @@ from avalanche_vilco.benchmarks.window_scores import (
     improper,
     recall_by_group,
 )
+from avalanche_vilco.core.schema import collector_paused
 from avalanche_vilco.evaluation.functional import Reference, top1_tiou
 from avalanche_vilco.evaluation.functional.references import check_reference
 
@@ -101,6 +102,7 @@ def role_of(content: Any) -> Role | None:
     return "annotations" if is_asked else None
 
 
+@collector_paused()
 def read_queries(
     annotations: Source, predictions: Source, *, reference: Reference | None = None
 ) -> QuerySubmission:
@@ -189,8 +191,8 @@ def _answers(
         content = content["results"]
     pairs: list[tuple[Key, list[Window]]] = []
     seen: set[Key] = set()
-    for i, raw in enumerate(document.convert(content, list[Any], within="results")):
-        answer = document.convert(raw, _Answer, within=f"results[{i}]")
+    answers = document.convert(content, list[_Answer], within="results")
+    for i, answer in enumerate(answers):
         key, record = _key(answer, asked, reference, document, i)
         if key in seen and reference is None:
             hint = "leave one answer to each query"
@@ -233,11 +235,10 @@ def _windows(
         within=field,
         strict=False,
     )
-    windows: list[Window] = []
-    for i, (start, end, *scores) in enumerate(numbers):
-        document.check_finite(numbers[i], record, f"{field}[{i}]")
-        windows.append((start, end, scores[0] if has_scores else -float(i), 0))
-    return windows
+    document.check_rows(numbers, record, f"{field}[{{}}]")
+    if has_scores:
+        return [(start, end, score, 0) for start, end, score in numbers]
+    return [(start, end, -float(i), 0) for i, (start, end) in enumerate(numbers)]
 
 
 # --- Scores ---------------------------------------------------------------------------
