@@ -276,7 +276,8 @@ def score(
     result.scores["mIoU"] = {MEAN: best.mean().item()}
     templates = [name or "(none)" for name in found.templates]
     names = sorted(set(templates))
-    numbers = torch.tensor([[names.index(name)] for name in templates], device=device)
+    places = {name: number for number, name in enumerate(names)}
+    numbers = torch.tensor([[places[name]] for name in templates], device=device)
     groups = recall_by_group(result, moments, grid, numbers)
     result.groups = {names[number]: rows for number, rows in groups.items()}
 
