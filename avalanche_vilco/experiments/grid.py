@@ -15,8 +15,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any, TextIO
 
 from avalanche_vilco.benchmarks.spec import find_benchmark
@@ -286,7 +287,9 @@ def work_off(jobs: Sequence[Job], n_workers: int) -> list[str]:
         make_embedded()
     began, failed, n_done = time.monotonic(), [], 0
     context = get_context("spawn")
-    with ProcessPoolExecutor(n_workers, mp_context=context) as pool:
+    with ProcessPoolExecutor(
+        n_workers, mp_context=context, initializer=end_with_parent
+    ) as pool:
         waiting: dict[Future[str], Job] = {pool.submit(work, job): job for job in jobs}
         try:
             while waiting:
@@ -309,6 +312,22 @@ def work_off(jobs: Sequence[Job], n_workers: int) -> list[str]:
             print("interrupted: the same command goes on", file=sys.stderr)
             raise
     return failed
+
+
+def end_with_parent() -> None:
+    """End this process when the one that began it is gone, however it went.
+
+    A worker of a grid that was killed would train on, in folders that the same command
+    goes on with. What it has written is whole.
+    """
+    parent = parent_process()
+    if parent is not None:
+
+        def wait_and_end() -> None:
+            parent.join()
+            os._exit(1)
+
+        Thread(target=wait_and_end, daemon=True).start()
 
 
 def work(job: Job) -> str:

@@ -2,6 +2,8 @@
 
 import json
 import runpy
+import time
+from multiprocessing import Pipe, get_all_start_methods, get_context
 from pathlib import Path
 
 import pytest
@@ -210,3 +212,30 @@ def test_row_that_needs_another_says_so(
     arguments = ["--tables", "2", "--rows", "replay_bytes_of_vilco"]
     assert grid.main([*arguments, "--output", str(tmp_path)]) == 1
     assert "needs the bytes of vilco, of which no run" in capsys.readouterr().err
+
+
+def begin_a_worker(alive) -> None:
+    """What a grid does: begin a worker, then wait for it."""
+    worker = get_context("fork").Process(target=work_for_ever, args=(alive,))
+    worker.start()
+    worker.join()
+
+
+def work_for_ever(alive) -> None:
+    grids.end_with_parent()
+    alive.send("at work")
+    time.sleep(60)
+
+
+@pytest.mark.skipif("fork" not in get_all_start_methods(), reason="cannot fork")
+def test_workers_of_a_grid_that_was_killed_end_too():
+    here, there = Pipe(duplex=False)
+    parent = get_context("fork").Process(target=begin_a_worker, args=(there,))
+    parent.start()
+    there.close()
+    assert here.poll(30) and here.recv() == "at work"
+    parent.kill()
+    # The end of the pipe: nobody is left who could write.
+    assert here.poll(30)
+    with pytest.raises(EOFError):
+        here.recv()
