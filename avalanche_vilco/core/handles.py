@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from importlib import import_module
@@ -45,10 +46,9 @@ _KEPT: WeakSet[Any] = WeakSet()
 
 
 def kept_in_forks(handle: T) -> T:
-    """A handle that no forked process closes, not even when it collects garbage.
+    """A handle that no forked process closes when it drops its last reference.
 
-    Closing a video there can wait for ever for threads that were not forked, and what
-    the parent has dropped but not collected yet is closed by whoever collects it.
+    Closing a video there can wait for ever for threads that were not forked.
 
     :param handle: takes weak references.
     """
@@ -56,8 +56,17 @@ def kept_in_forks(handle: T) -> T:
     return handle
 
 
+def _keep_inherited() -> None:
+    """What the parent has dropped but not collected yet, no child collects either.
+
+    It may be anything with threads: videos of either decoder among it.
+    """
+    _INHERITED.extend(_KEPT)
+    gc.freeze()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _INHERITED.extend(_KEPT))
+    os.register_at_fork(after_in_child=_keep_inherited)
 
 
 _EXTRAS = {"lmdb": ("LMDB", "lmdb"), "h5py": ("HDF5", "h5")}
