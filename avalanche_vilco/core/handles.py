@@ -9,7 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
-from weakref import WeakSet
 
 from avalanche_vilco.core.errors import DataError
 
@@ -20,7 +19,8 @@ class PerProcess(Generic[T]):
     """Opens on first use, once in each process; a pickle holds how, not what.
 
     A handle that a forked worker inherits shares its file position with the parent,
-    so a child opens its own. It leaves the parent's alone, see :func:`kept_in_forks`.
+    so a child opens its own. It leaves the parent's alone: closing a video there would
+    wait for ever for threads that were not forked.
 
     :param open_it: opens; must pickle (a function or a ``functools.partial``).
     """
@@ -42,31 +42,11 @@ class PerProcess(Generic[T]):
 
 
 _INHERITED: list[Any] = []
-_KEPT: WeakSet[Any] = WeakSet()
-
-
-def kept_in_forks(handle: T) -> T:
-    """A handle that no forked process closes when it drops its last reference.
-
-    Closing a video there can wait for ever for threads that were not forked.
-
-    :param handle: takes weak references.
-    """
-    _KEPT.add(handle)
-    return handle
-
-
-def _keep_inherited() -> None:
-    """What the parent has dropped but not collected yet, no child collects either.
-
-    It may be anything with threads: videos of either decoder among it.
-    """
-    _INHERITED.extend(_KEPT)
-    gc.freeze()
-
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_keep_inherited)
+    # A child that collects what the parent has dropped, but not collected yet, can
+    # wait for ever for threads that were not forked: those of a video's decoder.
+    os.register_at_fork(after_in_child=gc.freeze)
 
 
 _EXTRAS = {"lmdb": ("LMDB", "lmdb"), "h5py": ("HDF5", "h5")}

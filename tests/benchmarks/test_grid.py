@@ -227,7 +227,10 @@ def work_for_ever(alive) -> None:
     time.sleep(60)
 
 
-@pytest.mark.skipif("fork" not in get_all_start_methods(), reason="cannot fork")
+@pytest.mark.skipif(
+    "fork" not in get_all_start_methods(),
+    reason="a system that does not fork would load torch twice more for this",
+)
 def test_workers_of_a_grid_that_was_killed_end_too():
     here, there = Pipe(duplex=False)
     parent = get_context("fork").Process(target=begin_a_worker, args=(there,))

@@ -35,7 +35,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from avalanche_vilco.core.errors import DataError
-from avalanche_vilco.core.handles import PerProcess, kept_in_forks
+from avalanche_vilco.core.handles import PerProcess
 from avalanche_vilco.core.remembered import remembered
 from avalanche_vilco.core.schema import check_plain_id
 
@@ -755,13 +755,12 @@ class _DecordReader(VideoReader):
 
         _check_decord(info)
         try:
-            reader = decord.VideoReader(
+            self._reader = decord.VideoReader(
                 str(info.path), num_threads=threads, fault_tol=_NO_REPEATED_FRAME
             )
         except (RuntimeError, decord.DECORDError) as error:
             problem = f"decord cannot open it: {error}".partition("\n")[0]
             raise UnsupportedVideo(info.path, problem, hint=_DECORD_HINT) from None
-        self._reader = kept_in_forks(reader)
         self._errors = (RuntimeError, IndexError, decord.DECORDError)
         found = f"{len(self._reader)} frames"
         is_same = len(self._reader) == info.n_frames

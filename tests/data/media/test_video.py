@@ -26,6 +26,10 @@ from avalanche_vilco.data.media.video import (
     write_video,
 )
 
+forked = pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(),
+    reason="this system does not fork: no worker inherits what is open",
+)
 BITS, SIDE = 12, 8
 NTSC = Fraction(30000, 1001)
 
@@ -283,9 +287,7 @@ def test_a_file_without_pictures_is_refused(tmp_path):
 
 
 @backends
-@pytest.mark.skipif(
-    "fork" not in multiprocessing.get_all_start_methods(), reason="cannot fork"
-)
+@forked
 def test_forked_workers_open_their_own_files(folder, backend):
     videos = VideoFolder(folder, backend=backend)
     here = videos.read("five", range(0, 160, 20))
@@ -301,9 +303,7 @@ def test_forked_workers_open_their_own_files(folder, backend):
     assert torch.equal(videos.read("five", range(0, 160, 20)), here)
 
 
-@pytest.mark.skipif(
-    "fork" not in multiprocessing.get_all_start_methods(), reason="cannot fork"
-)
+@forked
 def test_forked_workers_do_not_close_what_the_parent_has_dropped(folder):
     videos = VideoFolder(folder)
     # Nothing is read: a decoder that still works ahead is waited for when it closes.
