@@ -266,5 +266,5 @@ def _entry_points() -> dict[str, EntryPoint]:
 
 @cache
 def _installed(path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Entry points of the packages on a path: to list them is 20 ms, each time."""
+    """Entry points of the packages on a path: to list them takes 10 ms."""
     return {point.name: point for point in entry_points(group=GROUP)}

@@ -13,10 +13,12 @@ from avalanche_vilco.benchmarks.submissions import (
     Source,
     open_document,
 )
+from avalanche_vilco.core.schema import collector_paused
 
 __all__ = ["Score", "score", "score_options", "scored_benchmark"]
 
 
+@collector_paused()
 def score(
     benchmark: str,
     predictions: Source,

@@ -37,7 +37,6 @@ from avalanche_vilco.benchmarks.window_scores import (
     improper,
     recall_by_group,
 )
-from avalanche_vilco.core.schema import collector_paused
 from avalanche_vilco.evaluation.functional import (
     EGO4D_TIOU,
     Reference,
@@ -140,7 +139,6 @@ class _Annotated(NamedTuple):
     """Have ``label``, and times."""
 
 
-@collector_paused()
 def read_moments(
     annotations: Source,
     predictions: Source,

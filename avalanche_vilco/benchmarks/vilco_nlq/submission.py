@@ -31,7 +31,6 @@ from avalanche_vilco.benchmarks.window_scores import (
     improper,
     recall_by_group,
 )
-from avalanche_vilco.core.schema import collector_paused
 from avalanche_vilco.evaluation.functional import Reference, top1_tiou
 from avalanche_vilco.evaluation.functional.references import check_reference
 
@@ -102,7 +101,6 @@ def role_of(content: Any) -> Role | None:
     return "annotations" if is_asked else None
 
 
-@collector_paused()
 def read_queries(
     annotations: Source, predictions: Source, *, reference: Reference | None = None
 ) -> QuerySubmission:

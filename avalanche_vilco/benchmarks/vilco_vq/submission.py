@@ -26,7 +26,6 @@ from avalanche_vilco.benchmarks.submissions import (
     score_row,
 )
 from avalanche_vilco.benchmarks.vilco_vq.sources import VQSources, annotation_file
-from avalanche_vilco.core.schema import collector_paused
 from avalanche_vilco.evaluation.functional import Tracks, visual_query_scores
 from avalanche_vilco.evaluation.functional.response_track import (
     FrameRows,
@@ -130,7 +129,6 @@ def role_of(content: Any) -> Role | None:
     return "annotations" if "query_sets" in annotation_fields(content) else None
 
 
-@collector_paused()
 def read_tracks(annotations: Source, predictions: Source) -> TrackFile:
     """Read Visual-Queries files.
 
@@ -258,18 +256,13 @@ def _boxes(
 ) -> list[_Box]:
     """Boxes whose numbers are finite and whose frames are consecutive."""
     document.check_rows(rows, record, f"{field}[{{}}]")
-    frames = sorted(row[0] for row in rows)
-    first = int(frames[0]) if frames else 0
-    is_too_large = any(abs(frame) > _MAX_FRAME for frame in frames[:1] + frames[-1:])
-    if is_too_large or frames != [*range(first, first + len(frames))]:
-        for i, (frame, *_) in enumerate(rows):
-            if frame % 1 or abs(frame) > _MAX_FRAME:
-                problem = (
-                    f"expected a frame, a whole number of 31 bits, but got {frame}"
-                )
-                document.fail(problem, record=record, field=f"{field}[{i}]")
-        numbers = [int(frame) for frame in frames]
-        problem = f"expected consecutive frames, each once, but got {numbers!r:.80}"
+    for i, (frame, *_) in enumerate(rows):
+        if frame % 1 or abs(frame) > _MAX_FRAME:
+            problem = f"expected a frame, a whole number of 31 bits, but got {frame}"
+            document.fail(problem, record=record, field=f"{field}[{i}]")
+    frames = sorted(int(row[0]) for row in rows)
+    if frames and frames != list(range(frames[0], frames[0] + len(frames))):
+        problem = f"expected consecutive frames, each once, but got {frames!r:.80}"
         document.fail(problem, record=record, field=field)
     return [(int(frame), x1, y1, x2, y2) for frame, x1, y1, x2, y2 in rows]
 
