@@ -247,6 +247,10 @@ def median_seconds(call: Callable[[], object]) -> float:
     return statistics.median(cpu_seconds(call) for _ in range(N_OURS))
 
 
+def print_head(*names: str) -> None:
+    print(f"| {' | '.join(names)} |\n{'| --- ' * len(names)}|")
+
+
 def compare(
     name: str,
     sizes: tuple[int, int],
@@ -382,8 +386,7 @@ def main() -> None:
     torch.set_num_threads(1)
     if options.oracles:
         check_oracles(options.oracles)
-    head = ("metric", "plain / ours on", "plain, us each", "ours, ns each", "ratio")
-    print(f"| {' | '.join(head)} |\n{'| --- ' * len(head)}|")
+    print_head("metric", "plain / ours on", "plain, us each", "ours, ns each", "ratio")
     compare_map(1_000, 22, options.repeats)
     compare_map(10_000, 22, options.repeats)
     compare_map(400_000, 110, options.repeats)
@@ -391,15 +394,10 @@ def main() -> None:
         compare_recall(n, 110, options.repeats)
     for n in (500, 4_500):
         compare_tracks(n, options.repeats)
-    head = (
-        "predictions",
-        "mAP, ns each",
-        "MiB",
-        "recall, ns each",
-        "MiB",
-        "inputs, MiB",
+    print()
+    print_head(
+        *("predictions", "mAP, ns each", "MiB", "recall, ns each", "MiB", "inputs, MiB")
     )
-    print(f"\n| {' | '.join(head)} |\n{'| --- ' * len(head)}|")
     for power in range(3, int(math.log10(options.largest)) + 1):
         time_growth(10**power, 110, options.repeats)
 

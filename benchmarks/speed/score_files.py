@@ -20,7 +20,15 @@ import numpy as np
 import pandas as pd
 import plain
 import torch
-from metrics import answer, as_frames, asked_track, compare, draw_moments, draw_tracks
+from metrics import (
+    answer,
+    as_frames,
+    asked_track,
+    compare,
+    draw_moments,
+    draw_tracks,
+    print_head,
+)
 
 from avalanche_vilco.experiments.score import score
 
@@ -261,8 +269,7 @@ def main() -> None:
     torch.set_num_threads(1)
     if options.oracles:
         check_questions(options.oracles)
-    head = ("files", "items", "plain, us each", "ours, ns each", "ratio")
-    print(f"| {' | '.join(head)} |\n{'| --- ' * len(head)}|")
+    print_head("files", "items", "plain, us each", "ours, ns each", "ratio")
     with tempfile.TemporaryDirectory() as folder:
         compare_moments(Path(folder), 10_000, options.repeats)
         compare_questions(Path(folder), 4_000, options.repeats)
