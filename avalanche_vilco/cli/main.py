@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = import_quietly(_COMMANDS[command]).main(arguments[1:])
     except KeyboardInterrupt:
         return 130
-    except (ValueError, FileNotFoundError, ImportError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2 if isinstance(error, SettingError) else 1
     return code

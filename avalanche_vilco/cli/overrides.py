@@ -31,13 +31,22 @@ def check_overrides(arguments: Sequence[str]) -> list[str]:
     :raises SettingError: names the setting.
     """
     values: dict[str, list[Any]] = {}
-    for text in _overrides(arguments):
+    for text in overrides_of(arguments):
         name, found = _values(text, is_sweep=bool(_SWEEPING & set(arguments)))
         if found is None:
             return []
-        values[name] = found
-    for job in product(*values.values()):
-        _check_job(dict(zip(values, job, strict=True)))
+        if values.setdefault(name, found) is not found and name != "hydra":
+            raise SettingError(f"expected {name} once but got it again: {text}")
+    outputs: dict[Any, dict[str, Any]] = {}
+    for each in product(*values.values()):
+        job = dict(zip(values, each, strict=True))
+        _check_job(job)
+        place = job.get("output")
+        if place is not None and outputs.setdefault(place, job) != job:
+            raise SettingError(
+                f"expected an output for each job but got {place} for several: leave "
+                "it out, and each has a folder of its own in outputs"
+            )
     fixed = [name for name, several in values.items() if len(several) == 1]
     return [*fixed, "benchmark", "strategy", "seed"]
 
@@ -53,14 +62,17 @@ def sweep_folder(changes: str) -> str:
     return f"{name[:70]}-{hashlib.sha256(changes.encode()).hexdigest()[:8]}"
 
 
-def _overrides(arguments: Sequence[str]) -> Iterator[str]:
-    """Arguments that are neither flags, values of flags nor Hydra's own settings."""
+def overrides_of(arguments: Sequence[str]) -> Iterator[str]:
+    """Arguments that are neither flags nor values of flags.
+
+    :param arguments: Hydra's overrides and flags.
+    """
     for before, text in zip(["", *arguments], arguments, strict=False):
         name = text.lstrip("-").partition("=")[0].replace("-", "_")
         if text.startswith("--") and name in RunArguments.__annotations__:
             raise SettingError(f"expected {name}=VALUE, without dashes, but got {text}")
         is_value = before.startswith("-") and before not in _SWEEPING
-        if not text.startswith(("-", "~")) and ("=" in text or not is_value):
+        if not text.startswith("-") and ("=" in text or not is_value):
             yield text
 
 
@@ -73,7 +85,7 @@ def _values(text: str, *, is_sweep: bool) -> tuple[str, list[Any] | None]:
     try:
         override = parser.parse_override(text)
         name = str(override.key_or_group)
-        if override.is_hydra_override():
+        if override.is_hydra_override() or override.is_delete():
             return "hydra", [None]
         if not override.is_sweep_override():
             return name, [override.value()]
@@ -106,8 +118,7 @@ def _check_job(values: Mapping[str, Any]) -> None:
             if not isinstance(part.get(step), dict):
                 part[step] = {}
             part = part[step]
-        if value is not None or name in _PARTS:
-            part[last] = value
+        part[last] = value
     benchmark, strategy = (given.pop(name) for name in _PARTS)
     kept = [*_PARTS.values(), "model_options", "deviations"]
     options: dict[str, Any] = {k: given.pop(k) for k in kept if k in given}

@@ -10,6 +10,7 @@ strategies. ``null`` takes a default.
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from avalanche_vilco.benchmarks.spec import (
     benchmark_names,
     find_benchmark,
 )
-from avalanche_vilco.cli.overrides import check_overrides, sweep_folder
+from avalanche_vilco.cli.overrides import check_overrides, overrides_of, sweep_folder
 from avalanche_vilco.cli.quiet import import_quietly
 from avalanche_vilco.core.errors import SettingError
 from avalanche_vilco.core.settings import option_types
@@ -49,12 +50,22 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     fixed = check_overrides(arguments)
     import hydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     _store_settings(fixed)
     # Hydra reads sys.argv; it also gives -m, --help and --cfg.
-    sys.argv = ["avalanche-vilco run", *map(_own_message, arguments)]
+    # It takes overrides in one piece, which may come before -m here.
+    overrides = list(overrides_of(arguments))
+    flags = [text for text in arguments if text not in overrides]
+    sys.argv = ["avalanche-vilco run", *flags, *map(_own_message, overrides)]
+    # Else it prints tracebacks itself, and advice of its own.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         hydra.main(version_base="1.3", config_path=None, config_name="run")(run_once)()
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise SettingError(f"Hydra: {one_line(error)}") from None
     except KeyboardInterrupt:
         print(
             "interrupted: the same command goes on, without fresh=true", file=sys.stderr
@@ -64,14 +75,32 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_once(config: Any) -> None:
-    """Make one run, of Hydra's config."""
+    """Make one run, of Hydra's config, or leave through ``SystemExit``."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        _run_of(config)
+    except (ValueError, OSError, ImportError, OmegaConfBaseException) as error:
+        # Hydra would print what it was given once more.
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        is_setting = isinstance(error, (SettingError, OmegaConfBaseException))
+        raise SystemExit(2 if is_setting else 1) from None
+
+
+def _run_of(config: Any) -> None:
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
     everything: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
     settings = {k: value for k, value in everything.items() if value is not None}
-    benchmark, strategy = (settings.pop(group) for group in _GROUPS)
-    name, method = benchmark.pop("name"), strategy.pop("name")
+    try:
+        benchmark, strategy = (settings.pop(group) for group in _GROUPS)
+        name, method = benchmark.pop("name"), strategy.pop("name")
+    except (KeyError, AttributeError):
+        raise SettingError(
+            "expected a configuration with benchmark and strategy: one of your own "
+            "begins with 'defaults: [run, _self_]'"
+        ) from None
     hydra = HydraConfig.get()
     fixed = hydra.job.config.override_dirname.exclude_keys
     changed = [text.lstrip("+") for text in hydra.overrides.task]
@@ -80,18 +109,13 @@ def run_once(config: Any) -> None:
         folder = sweep_folder(",".join(changed))
         place = Path("outputs", name, method, folder, f"seed{settings['seed']}")
         settings.setdefault("output", place)
-    try:
-        import_quietly("avalanche_vilco.experiments.run").run(
-            name,
-            method,
-            benchmark_options=_wishes(benchmark, _generator_settings(name)),
-            strategy_options=strategy,
-            **settings,
-        )
-    except (ValueError, FileNotFoundError, ImportError) as error:
-        # Hydra would print a traceback.
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        raise SystemExit(2 if isinstance(error, SettingError) else 1) from None
+    import_quietly("avalanche_vilco.experiments.run").run(
+        name,
+        method,
+        benchmark_options=_wishes(benchmark, _generator_settings(name)),
+        strategy_options=strategy,
+        **settings,
+    )
 
 
 def _own_message(argument: str) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
-from typing_extensions import Unpack
+from typing_extensions import Unpack, get_protocol_members
 
 from avalanche_vilco.core.errors import SettingError
 from avalanche_vilco.core.registry import close_names
@@ -49,7 +49,12 @@ def option_types(target: Any) -> dict[str, Any]:
 
 
 def check_options(
-    owner: str, given: Mapping[str, Any], known: Mapping[str, Any], *, within: str = ""
+    owner: str,
+    given: Mapping[str, Any],
+    known: Mapping[str, Any],
+    *,
+    within: str = "",
+    none_is_default: bool = False,
 ) -> None:
     """Refuse options that are unknown, of another type or out of range.
 
@@ -58,6 +63,7 @@ def check_options(
     :param known: option -> type, see :func:`option_types`.
     :param within: stands before a name in messages, as ``"strategy."`` does on the
         command line.
+    :param none_is_default: any option of a known name may be None.
     :raises SettingError: names the option, what was expected, and close names.
     """
     for name, value in given.items():
@@ -66,22 +72,32 @@ def check_options(
                 f"{owner} has no option {name!r}.{close_names(str(name), known)} "
                 f"It takes {', '.join(sorted(known)) or 'none'}"
             )
-        check_value(f"{within}{name}", value, known[name])
+        if value is not None or not none_is_default:
+            label = f"{within}{name}"
+            check_value(label, value, known[name], none_is_default=none_is_default)
 
 
-def check_value(name: str, value: Any, hint: Any) -> None:
+def check_value(
+    name: str, value: Any, hint: Any, *, none_is_default: bool = False
+) -> None:
     """Refuse a value of another type or out of range.
 
     :param name: of the option, for messages.
     :param value: what was given; a mapping may stand for a dataclass.
     :param hint: type of the option.
+    :param none_is_default: for options within it, see :func:`check_options`.
     :raises SettingError: says what was expected.
     """
     parts = _alternatives(hint)
     for part in parts:
         if dataclasses.is_dataclass(part) and isinstance(value, Mapping):
-            known = option_types(part)
-            return check_options(name, value, known, within=f"{name}.")
+            return check_options(
+                name,
+                value,
+                option_types(part),
+                within=f"{name}.",
+                none_is_default=none_is_default,
+            )
     if any(_fits(value, part) for part in parts):
         return None
     for part in parts:
@@ -114,7 +130,9 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, part) for part in arguments)
     if origin is Annotated:
         return _fits(value, arguments[0]) and all(
-            getattr(operator, name)(value, bound)
+            len(value) >= bound
+            if name == "min_length"
+            else getattr(operator, name)(value, bound)
             for name, bound in _bounds(hint).items()
         )
     if origin is Literal:
@@ -131,7 +149,11 @@ def _fits(value: Any, hint: Any) -> bool:
         is_list = is_list and not isinstance(value, (str, bytes, Mapping))
         element = arguments[0] if arguments else Any
         return is_list and all(_fits(each, element) for each in value)
-    return getattr(kind, "_is_protocol", False) or isinstance(value, kind)
+    if getattr(kind, "_is_protocol", False):
+        # A property that is there may fail before its time.
+        names, there = get_protocol_members(kind), dir(value)
+        return all(name in there or hasattr(value, name) for name in names)
+    return isinstance(value, kind)
 
 
 _BASIC: Mapping[type, Callable[[Any], bool]] = {
@@ -141,7 +163,7 @@ _BASIC: Mapping[type, Callable[[Any], bool]] = {
         isinstance(value, Real) and not isinstance(value, bool) and _is_finite(value)
     ),
     str: lambda value: isinstance(value, str),
-    Path: lambda value: isinstance(value, (str, PathLike)),
+    Path: lambda value: isinstance(value, (str, PathLike)) and value != "",
     object: lambda value: True,
 }
 
@@ -156,19 +178,19 @@ def _bounds(hint: Any) -> dict[str, Any]:
     if get_origin(hint) is not Annotated:
         return {}
     metas = [m for m in get_args(hint)[1:] if isinstance(m, msgspec.Meta)]
-    names = ("ge", "gt", "le", "lt")
+    names = ("ge", "gt", "le", "lt", "min_length")
     found = {name: getattr(meta, name) for meta in metas for name in names}
     return {name: bound for name, bound in found.items() if bound is not None}
 
 
 def _range_of(hint: Any) -> str:
-    """``in [0, 1)`` or ``>= 1``."""
+    """``in [0, 1)`` or ``>= 1``; of a list, how long it is at least."""
     bounds = _bounds(hint)
     if len(bounds) == 2:
         (low, start), (high, end) = bounds.items()
         opening, closing = "[" if low == "ge" else "(", "]" if high == "le" else ")"
         return f"in {opening}{start}, {end}{closing}"
-    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "of length >="}
     return " and ".join(f"{signs[name]} {bound}" for name, bound in bounds.items())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -59,7 +60,7 @@ class RunArguments(RunSettings, total=False):
     """Further arguments of the model's builder, such as a decoder's thresholds."""
     deviations: str | Sequence[str]
     """Parts of the public recipe, with the reference protocol only, or ``"all"``."""
-    output: Path | str
+    output: Path | Annotated[str, msgspec.Meta(min_length=1)]
     """Folder of the run."""
     fresh: bool
     """Begin anew and replace the run that the folder holds."""
@@ -129,20 +130,21 @@ def resolve(
     :raises SettingError: names what does not fit, what was expected, and close names.
     """
     given = without_none(settings)
-    of_parts = {
+    everything = {
+        "seed": seed,
         "benchmark_options": benchmark_options,
         "strategy_options": strategy_options,
         "model_options": model_options,
         "deviations": deviations,
+        **settings,
     }
-    everything = {"seed": seed, **without_none(of_parts), **given}
     known = get_type_hints(RunArguments, include_extras=True)
-    check_options("run", everything, known)
+    check_options("run", everything, known, none_is_default=True)
     spec, method = find_benchmark(benchmark), find_strategy(strategy)
     if not spec.has_class_outputs:
         check_classes(strategy, method, 1)
-    options = _method_options(spec, strategy, method, without_none(strategy_options))
-    parts = without_none(model_options)
+    options = _method_options(spec, strategy, method, strategy_options or {})
+    parts = model_options or {}
     numbers: dict[str, Any] = {**spec.recipe.hyperparameters}
     numbers.update((name, given[name]) for name in numbers if name in given)
     model = numbers["model"] = _variant(spec, numbers["model"], strategy, method)
@@ -154,23 +156,29 @@ def resolve(
         )
     device = usable_device(given.get("device", "auto"))
     if parts:
-        kinds = option_types(spec.models[model])
-        check_options(f"model {model!r}", parts, kinds, within="model_options.")
+        owner, kinds = f"model {model!r}", option_types(spec.models[model])
+        place = "model_options."
+        check_options(owner, parts, kinds, within=place, none_is_default=True)
     if benchmark_options:
         kinds, owner = option_types(spec.build), f"benchmark {benchmark!r}"
-        check_options(owner, benchmark_options, kinds, within="benchmark.")
+        place = "benchmark."
+        check_options(
+            owner, benchmark_options, kinds, within=place, none_is_default=True
+        )
+    wishes = without_none(benchmark_options)
     chosen = choose_deviations(
         spec,
         [deviations] if isinstance(deviations, str) else list(deviations or ()),
         selection=given.get("selection", "last"),
         strategy=strategy,
         settings={
-            "benchmark_options": benchmark_options or {},
+            "benchmark_options": wishes,
             "strategy_options": options,
         },
     )
     options = chosen.settings("strategy_options", options)
-    data_options = chosen.settings("benchmark_options", benchmark_options or {})
+    data_options = chosen.settings("benchmark_options", wishes)
+    _check_streams(spec, chosen, data_options)
     if method.is_narrated and options["ssl_weight"]:
         data_options = _with_narrations(spec, data_options)
     config = RunConfig(
@@ -185,7 +193,7 @@ def resolve(
         deviations=list(chosen.by_name),
         selection=chosen.selection,
         backbone_cache=False,
-        model_options=_plain(parts),
+        model_options=_plain(without_none(parts)),
     )
     return Plan(config, spec, method, chosen, data_options, wanted)
 
@@ -194,9 +202,10 @@ def _method_options(
     spec: Benchmark, name: str, method: Strategy, given: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Options of a strategy: those given, over the benchmark's and its own."""
-    check_options(f"strategy {name!r}", given, method.option_types, within="strategy.")
+    owner, place = f"strategy {name!r}", "strategy."
+    check_options(owner, given, method.option_types, within=place, none_is_default=True)
     usual = spec.recipe.strategy_options.get(name, {})
-    options = {**method.options, **usual, **given}
+    options = {**method.options, **usual, **without_none(given)}
     _check_together(spec, options)
     return options
 
@@ -213,11 +222,37 @@ def _check_together(benchmark: Benchmark, options: Mapping[str, Any]) -> None:
                 "expected strategy.mem_size and strategy.val_share that leave samples "
                 f"to rehearse and to hold out but got {size} and {share}"
             )
+    if options.get("long_term") and options["top_n"] > options["n_prompts"]:
+        raise SettingError(
+            f"expected strategy.top_n in 1..{options['n_prompts']}, the number of "
+            f"prompts, but got {options['top_n']}"
+        )
     is_replacing = options.get("prompt_mode") == "replace" and options["long_term"]
     if is_replacing and not benchmark.has_class_outputs:
         raise SettingError(
             "expected strategy.prompt_mode 'prepend' but got 'replace': prompts alone "
             "cannot carry the words or crop of each sample's own query"
+        )
+
+
+def _check_streams(
+    benchmark: Benchmark, chosen: ChosenDeviations, options: Mapping[str, Any]
+) -> None:
+    """Refuse deviations and a selection that the streams asked for do not have.
+
+    What a manifest sets is known when it is read.
+
+    :raises SettingError: names them.
+    """
+    if options.get("manifest") is not None:
+        return
+    parameters = inspect.signature(benchmark.build).parameters
+    if "protocol" in parameters:
+        chosen.validate(options.get("protocol", parameters["protocol"].default))
+    if chosen.selection == "best_on_valid" and options.get("valid_share") == 0:
+        raise SettingError(
+            "expected benchmark.valid_share above 0 but got 0: "
+            "selection=best_on_valid scores the valid stream"
         )
 
 
@@ -242,9 +277,12 @@ def plan_of(config: RunConfig) -> Plan:
 
 
 def without_none(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Options that are set."""
-    given = options or {}
-    return {name: value for name, value in given.items() if value is not None}
+    """Options that are set, at every depth."""
+    return {
+        name: without_none(value) if isinstance(value, Mapping) else value
+        for name, value in (options or {}).items()
+        if value is not None
+    }
 
 
 def usable_device(wanted: str) -> str:

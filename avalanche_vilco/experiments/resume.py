@@ -7,16 +7,16 @@ leaves checkpoint and results of the earlier run until its own are written.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from avalanche_vilco.core.errors import DataError, SettingError
 from avalanche_vilco.core.files import write_atomically
 from avalanche_vilco.evaluation.matrix import TaskMatrix
-from avalanche_vilco.reports.results import summary
+from avalanche_vilco.reports.results import MATRICES_FILE, summary
 from avalanche_vilco.reports.runs import (
     PROGRESS_FILE,
     RESULTS_FILE,
@@ -30,7 +30,12 @@ from avalanche_vilco.training.checkpointing import (
 )
 
 CHECKPOINT_FILE = "checkpoint.pkl"
+LOG_FILE = "log.txt"
+BOARD_FOLDER = "tensorboard"
 _WAY_OUT = "pass another output, or fresh=true to begin anew and replace it"
+_RUN_FILES = (CHECKPOINT_FILE, PROGRESS_FILE, RESULTS_FILE)
+_WRITTEN = (LOG_FILE, MATRICES_FILE, BOARD_FOLDER)
+"""What a run writes besides, of names that others may use too."""
 _FREE = frozenset({"num_workers"})
 """Settings that change no result."""
 _SHOWN: Mapping[str, str] = {
@@ -52,12 +57,24 @@ class RunFolder:
     """
 
     def __init__(self, folder: Path, *, is_free: bool = False) -> None:
-        place = next(path for path in (folder, *folder.parents) if path.exists())
-        if not (place.is_dir() and os.access(place, os.W_OK)):
+        place = folder
+        try:
+            place = next(path for path in (folder, *folder.parents) if path.exists())
+            # Permissions do not tell of file systems that take no file.
+            with TemporaryFile(dir=place):
+                pass
+        except OSError as error:
             raise SettingError(
                 f"expected output to be a folder that can be written but got {folder}: "
-                f"{place} is no folder, or not yours to write"
-            )
+                f"{place} is no folder, or not yours to write ({error.strerror})"
+            ) from None
+        for name in (*_RUN_FILES, *_WRITTEN):
+            path, wanted = folder / name, "folder" if name == BOARD_FOLDER else "file"
+            if path.exists() and path.is_dir() != (wanted == "folder"):
+                raise SettingError(
+                    f"expected {path} to be a {wanted}, as a run writes it, but got "
+                    "something else: pass another output, or move it"
+                )
         self.folder = folder
         self.is_free = is_free
         self.checkpoint = folder / CHECKPOINT_FILE
@@ -69,7 +86,7 @@ class RunFolder:
     def claim(
         self, identity: Mapping[str, Any], *, open_settings: Collection[str] = ()
     ) -> None:
-        """Refuse a folder of another run.
+        """Refuse a folder of another run, or of files that a run would write over.
 
         :param identity: of this run, or a part of it.
         :param open_settings: not decided yet.
@@ -78,6 +95,13 @@ class RunFolder:
         self.identity = json.loads(json.dumps(identity))
         if (state := self._state()) is not None:
             _refuse_another(self.folder, state, self.identity, open_settings)
+        elif not (self.is_free or self.checkpoint.is_file()):
+            found = [n for n in _WRITTEN if (self.folder / n).exists()]
+            if found:
+                raise SettingError(
+                    f"{self.folder} holds {' and '.join(found)}, which a run writes, "
+                    f"but no run: {_WAY_OUT}"
+                )
 
     def finished(self, echo: Callable[[str], None]) -> dict[str, Any] | None:
         """Results of the run that the folder holds, told again, if it is finished."""
@@ -148,7 +172,10 @@ class RunFolder:
             return read_progress(self.folder, _WAY_OUT)
         if not self.results_file.is_file():
             return None
-        results = self._results()
+        try:
+            results = self._results()
+        except DataError as error:
+            raise DataError(error.file, error.problem, hint=_WAY_OUT) from None
         return {**results, "files": results["data"]["files"]}
 
     def _results(self) -> dict[str, Any]:

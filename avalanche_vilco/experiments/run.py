@@ -24,7 +24,8 @@ from avalanche_vilco.evaluation.metrics.continual import TaskMatrixMetric
 from avalanche_vilco.evaluation.metrics.emission import ExperienceValues, StreamValues
 from avalanche_vilco.experiments.chance import chance_level
 from avalanche_vilco.experiments.config import Plan, RunSettings, resolve
-from avalanche_vilco.experiments.resume import RunFolder
+from avalanche_vilco.experiments.resume import BOARD_FOLDER, LOG_FILE, RunFolder
+from avalanche_vilco.models.localizer import GrowingHead
 from avalanche_vilco.reports.memory import memory_figures
 from avalanche_vilco.reports.results import (
     RESULTS_VERSION,
@@ -138,10 +139,33 @@ def prepare(plan: Plan) -> tuple[Plan, Any]:
         )
     if benchmark.has_class_outputs:
         check_classes(config.strategy, plan.strategy, n_classes)
+    _check_lists(plan, scenario)
     cache, wanted = benchmark.backbone_cache, plan.backbone_cache
     if cache is not None and wanted is None:
         wanted = cache.is_default(scenario)
     return replace(plan, config=replace(config, backbone_cache=bool(wanted))), scenario
+
+
+def _check_lists(plan: Plan, scenario: Any) -> None:
+    """Refuse what has not one value for each experience, and selection by nothing.
+
+    :raises SettingError: names the option.
+    """
+    n_experiences = len(scenario.train_stream)
+    for name, value in plan.config.strategy_options.items():
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        if is_list and len(value) != n_experiences:
+            raise SettingError(
+                f"expected strategy.{name} as one number, or one for each of "
+                f"{n_experiences} experiences, but got {len(value)}"
+            )
+    if plan.config.selection == "best_on_valid" and not any(
+        len(experience.dataset) for experience in scenario.streams.get("valid", ())
+    ):
+        raise SettingError(
+            "expected a valid stream with samples for selection=best_on_valid but got "
+            "none: set benchmark.valid_share"
+        )
 
 
 def new_classes(scenario: Any) -> list[int]:
@@ -198,7 +222,8 @@ def build_strategy(plan: Plan, model: nn.Module, evaluator: EvaluationPlugin) ->
     if method.regression_argument:
         options[method.regression_argument] = benchmark.n_regression
     if (layer := options.get("cwr_layer_name")) is not None:
-        look_up("strategy.cwr_layer_name", layer, dict(model.named_modules()))
+        # A head that grows has no row before it has learnt.
+        look_up("strategy.cwr_layer_name", layer, _layers_of_queries(model))
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=config.learning_rate,
@@ -217,6 +242,16 @@ def build_strategy(plan: Plan, model: nn.Module, evaluator: EvaluationPlugin) ->
         evaluator=evaluator,
         **options,
     )
+
+
+def _layers_of_queries(model: nn.Module) -> dict[str, nn.Module]:
+    """Layers with a row of weights for each query, by name.
+
+    In a model with other heads than ours any layer with weights may be.
+    """
+    weighted = {name: m for name, m in model.named_modules() if hasattr(m, "weight")}
+    growing = [n for n, part in weighted.items() if isinstance(part, GrowingHead)]
+    return {name: weighted[name] for name in growing or weighted}
 
 
 class _Run:
@@ -275,8 +310,8 @@ class _Run:
         self.strategy, self.seconds = self.folder.load(self.strategy, echo)
         self.folder.begin()
         folder = self.folder.folder
-        log = (folder / "log.txt").open("a", encoding="utf-8", buffering=1)
-        board = TensorboardLogger(folder / "tensorboard")
+        log = (folder / LOG_FILE).open("a", encoding="utf-8", buffering=1)
+        board = TensorboardLogger(folder / BOARD_FOLDER)
         self.strategy.evaluator.loggers = [board, TextLogger(log)]
         for number, step in enumerate(steps[len(self.seconds) :], len(self.seconds)):
             self._learn(step)

@@ -70,8 +70,9 @@ class MomentLocalizer(PyramidLocalizer):
             raise TypeError(
                 "expected an experience with queries_in_this_experience, as the "
                 f"streams of vilco_mq() have, but got {type(experience).__name__}; "
-                "Avalanche's benchmark_with_validation_stream drops them: build the "
-                "benchmark with valid_share=0.2 instead"
+                "Avalanche's own builders make none with queries, and its "
+                "benchmark_with_validation_stream drops them: build the benchmark with "
+                "valid_share=0.2 instead"
             )
         self.learn_queries(queries)
         self.hold_texts(getattr(experience, "shown_queries", ()))

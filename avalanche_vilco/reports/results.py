@@ -19,6 +19,7 @@ from avalanche_vilco.core.files import write_atomically
 from avalanche_vilco.core.tables import percent
 from avalanche_vilco.evaluation.matrix import TaskMatrix, matrices_csv
 
+MATRICES_FILE = "matrices.csv"
 RESULTS_VERSION = 1
 PACKAGES = ("avalanche-lib", "torch", "numpy", "torchmetrics")
 
@@ -60,7 +61,7 @@ def write_results(
     """
     text = json.dumps(results, indent=2, allow_nan=False)
     write_atomically(folder / "results.json", text + "\n")
-    write_atomically(folder / "matrices.csv", matrices_csv(matrices))
+    write_atomically(folder / MATRICES_FILE, matrices_csv(matrices))
 
 
 def summary(results: Mapping[str, Any], matrices: Mapping[str, TaskMatrix]) -> str:

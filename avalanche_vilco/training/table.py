@@ -27,7 +27,8 @@ def _described(text: str, kind: Any, **bounds: Any) -> Any:
 
 def _weights(text: str) -> Any:
     weight = _described(f"{text}; a list has one for each experience", float, ge=0)
-    return weight | Sequence[Annotated[float, Meta(ge=0)]]
+    several = Sequence[Annotated[float, Meta(ge=0)]]
+    return weight | Annotated[several, Meta(min_length=1)]
 
 
 _FULL = {"mem_size": _described("training samples kept", int, ge=1)}

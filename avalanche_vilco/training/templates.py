@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -14,28 +14,39 @@ from avalanche.training.plugins.evaluation import default_evaluator
 
 from avalanche_vilco.core.experiences import whole_experience
 from avalanche_vilco.core.random import generators_kept
+from avalanche_vilco.core.settings import check_options
 from avalanche_vilco.evaluation.metrics.strategy import release_decoded
 from avalanche_vilco.training.experiences import stream_dataset
 
 
-def localization_evaluator(*, future: Any = "nan", **options: Any) -> EvaluationPlugin:
-    """Evaluator with Ego4D's R@kx and the task matrix; no logger.
+def localization_evaluator(
+    *, future: Any = "nan", loggers: Sequence[Any] = (), **options: Any
+) -> EvaluationPlugin:
+    """Evaluator with Ego4D's R@kx and the task matrix.
 
     :param future: as for ``task_matrix_metrics``: ``"value"`` for language queries.
+    :param loggers: of ``EvaluationPlugin``; none by default.
     :param options: ``k``, ``tiou`` and ``budget`` as for ``recall_metrics``.
+    :raises SettingError: there is no such option.
     """
     from avalanche_vilco.evaluation.metrics.continual import task_matrix_metrics
     from avalanche_vilco.evaluation.metrics.recall import recall_metrics
 
+    takes = dict.fromkeys(("k", "tiou", "budget"), Any)
+    check_options("localization_evaluator", options, takes)
     matrix = task_matrix_metrics(future=future, **options)
-    return _without_loggers(recall_metrics(**options), matrix)
+    return _evaluator(loggers, recall_metrics(**options), matrix)
 
 
-def track_evaluator(*, future: Any = "value", **options: Any) -> EvaluationPlugin:
-    """Evaluator of visual queries with their task matrix; no logger.
+def track_evaluator(
+    *, future: Any = "value", loggers: Sequence[Any] = (), **options: Any
+) -> EvaluationPlugin:
+    """Evaluator of visual queries with their task matrix.
 
     :param future: as for ``TaskMatrixMetric``.
-    :param options: of ``ResponseTrackMetrics``.
+    :param loggers: of ``EvaluationPlugin``; none by default.
+    :param options: ``reference`` and ``rule`` of ``ResponseTrackMetrics``.
+    :raises SettingError: there is no such option.
     """
     from avalanche_vilco.evaluation.metrics.continual import TaskMatrixMetric
     from avalanche_vilco.evaluation.metrics.response_track import (
@@ -43,14 +54,16 @@ def track_evaluator(*, future: Any = "value", **options: Any) -> EvaluationPlugi
         response_track_metrics,
     )
 
+    takes = dict.fromkeys(("reference", "rule"), Any)
+    check_options("track_evaluator", options, takes)
     matrix = TaskMatrixMetric(ResponseTrackMetrics(**options), future=future)
-    return _without_loggers(response_track_metrics(**options), matrix)
+    return _evaluator(loggers, response_track_metrics(**options), matrix)
 
 
-def _without_loggers(*metrics: Any) -> EvaluationPlugin:
+def _evaluator(loggers: Sequence[Any], *metrics: Any) -> EvaluationPlugin:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="No loggers specified")
-        return EvaluationPlugin(*metrics, loggers=[])
+        return EvaluationPlugin(*metrics, loggers=list(loggers))
 
 
 _LOOP_STATE = ("mbatch", "mb_output", "loss", "current_eval_stream")

@@ -76,6 +76,26 @@ WRONG = [
     ("epochs", "expected NAME=VALUE but got 'epochs'"),
     ("--strategy naive", "expected strategy=VALUE, without dashes, but got --strategy"),
     ("strategy_options={mem_size: 3}", "expected strategy.NAME=VALUE but got"),
+    ("strategy=lwf strategy.alpha=[]", "strategy.alpha of length >= 1 but got []"),
+    ("strategy=si strategy.si_lambda=[]", "si_lambda of length >= 1 but got []"),
+    ("strategy=vilco strategy.top_n=20", "strategy.top_n in 1..10, the number of"),
+    ("strategy.foo=null", "strategy 'naive' has no option 'foo'"),
+    ("benchmark.sources.foo=null", "benchmark.sources has no option 'foo'"),
+    ("benchmark.sources.features=[]", "sources.features of length >= 1 but got []"),
+    ("benchmark.sources.features=5", "sources.features of type Path or str or Feat"),
+    ("benchmark.sources.clip_label_text=true", "expected protocol 'reference' for"),
+    ("deviations=all", "expected protocol 'reference' for the deviations ['clip_la"),
+    ("benchmark.valid_share=0 selection=best_on_valid", "valid_share above 0 but got"),
+    ("-m seed=0,1 output=X", "expected an output for each job but got X for several"),
+    ("epochs=2 epochs=3", "expected epochs once but got it again: epochs=3"),
+    ("output=", "expected output of length >= 1 but got ''"),
+    ("output=/proc/x", "expected output to be a folder that can be written but got"),
+    ("output=" + 300 * "a", "File name too long"),
+    ("epochs=1 -m seed=0,1 hydra.foo=1", "Could not override 'hydra.foo'"),
+    ("epochs=1 hydra.foo=1", "Could not override 'hydra.foo'"),
+    ("-m learning_rate=interval(0,1)", "does not support sweep type"),
+    ("output=${foo}", "Interpolation key 'foo' not found"),
+    ("--config-name nope", "Cannot find primary config 'nope'"),
     ("model_options.sigma=nan", "expected model_options.sigma of type float > 0, fin"),
 ]
 
@@ -112,6 +132,23 @@ def test_wrong_options_of_other_commands_are_one_line_too(
     command: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, line = failure(command.split(), capsys)
+    assert code == 2 and message in line
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("learning_rate: 0.01", "begins with 'defaults: [run, _self_]'"),
+        ("a: [1", "while parsing a flow sequence"),
+        ("defaults: [run, _self_]\nepochs: 0", "expected epochs >= 1 but got 0"),
+    ],
+)
+def test_configuration_of_ones_own_is_read_or_refused_in_one_line(
+    content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.yaml").write_text(content)
+    flags = ["--config-dir", str(tmp_path), "--config-name", "mine"]
+    code, line = failure(["run", *flags], capsys)
     assert code == 2 and message in line
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from avalanche_vilco.core.errors import DataError, SettingError
 from avalanche_vilco.experiments.run import run
 
 
@@ -380,6 +381,66 @@ def test_settings_are_refused_before_data_are_read(
     with pytest.raises(ValueError, match=message):
         run("vilco_mq", **settings)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"strategy": "lwf", "strategy_options": {"alpha": [0.1]}},
+            "one for each of 5 experiences, but got 1",
+        ),
+        (
+            {"strategy": "si", "strategy_options": {"si_lambda": [0.1] * 6}},
+            "one for each of 5 experiences, but got 6",
+        ),
+        (
+            {"strategy": "cwr_star", "strategy_options": {"cwr_layer_name": "heads"}},
+            r"Available: heads\.cls$",
+        ),
+        ({"selection": "best_on_valid", "valid_share": 0}, "valid_share above 0"),
+        (
+            {"selection": "best_on_valid", "protocol": "reference"},
+            "a valid stream with samples for selection=best_on_valid but got none",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_with_the_data_are_refused_before_training(
+    root: Path, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    names = ("valid_share", "protocol")
+    of_data = {name: options.pop(name) for name in names if name in options}
+    with pytest.raises(SettingError, match=message):
+        run(
+            "vilco_mq",
+            benchmark_options={"dataset_root": root, **of_data},
+            output=tmp_path / "run",
+            echo=lambda line: None,
+            **options,
+        )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["matrices.csv", "log.txt"])
+def test_files_of_another_hand_are_not_written_over(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(SettingError, match=f"holds {name}, which a run writes, but"):
+        run("vilco_mq", output=tmp_path)
+    assert (tmp_path / name).read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [tmp_path / name]
+
+
+@pytest.mark.parametrize("name", ["results.json", "checkpoint.pkl", "log.txt"])
+def test_folder_of_the_name_of_a_file_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(SettingError, match=f"{name} to be a file, as a run writes it"):
+        run("vilco_mq", output=tmp_path)
+
+
+def test_damaged_results_alone_name_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text('{"config": ')
+    with pytest.raises(DataError, match=r"another output, or fresh=true"):
+        run("vilco_mq", output=tmp_path)
 
 
 @pytest.mark.parametrize("benchmark", ["vilco_nlq", "vilco_vq"])

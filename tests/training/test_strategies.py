@@ -9,6 +9,7 @@ import avalanche.training.supervised as stock
 import pytest
 import torch
 from avalanche.benchmarks.utils.transform_groups import TransformGroups
+from avalanche.logging import TextLogger
 from avalanche.training.plugins import EWCPlugin, ReplayPlugin, SupervisedPlugin
 from avalanche.training.plugins.evaluation import EvaluationPlugin
 from avalanche.training.storage_policy import ExperienceBalancedBuffer
@@ -19,11 +20,16 @@ from msgspec import Meta
 from torch import Tensor
 
 from avalanche_vilco.core.batch import ClipBatch
+from avalanche_vilco.core.errors import SettingError
 from avalanche_vilco.core.settings import check_options
 from avalanche_vilco.evaluation.metrics.emission import ExperienceValues
 from avalanche_vilco.training import strategies
 from avalanche_vilco.training.kept import kept_by
-from avalanche_vilco.training.templates import BatchObjectMixin, localization_evaluator
+from avalanche_vilco.training.templates import (
+    BatchObjectMixin,
+    localization_evaluator,
+    track_evaluator,
+)
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "ViLCo": {"mem_size": 6, "ssl_weight": 0.0},
@@ -172,6 +178,14 @@ def test_an_evaluator_that_is_passed_is_used(name: str, parts: Parts) -> None:
     mine = localization_evaluator(k=(1,))
     options = {**parts(), **OPTIONS[name], "evaluator": mine}
     assert getattr(strategies, name)(**options).evaluator is mine
+
+
+def test_our_evaluators_take_loggers_and_name_what_they_do_not_take() -> None:
+    with pytest.raises(SettingError, match=r"no option 'tious'\. Did you mean tiou"):
+        localization_evaluator(tious=(0.5,))
+    loggers: list[Any] = [TextLogger()]
+    assert localization_evaluator(loggers=loggers).loggers == loggers
+    assert track_evaluator(loggers=loggers).loggers == loggers
 
 
 def test_no_evaluator_means_none(parts: Parts) -> None:

@@ -48,7 +48,7 @@ from avalanche_vilco.benchmarks.vilco_mq.split import (
     moment_samples,
     taught_items,
 )
-from avalanche_vilco.core.errors import DataError
+from avalanche_vilco.core.errors import DataError, SettingError
 from avalanche_vilco.data.features import FeatureStore
 from avalanche_vilco.data.moments import MomentClip, MomentDataset, MomentSample
 from avalanche_vilco.data.text.tokens import hashed_query_text, read_query_text
@@ -130,7 +130,7 @@ def vilco_mq(
         )
         protocol = pinned.manifest.protocol
     if chosen.clip_label_text and protocol != "reference":
-        raise ValueError(
+        raise SettingError(
             "expected protocol 'reference' for the deviation 'clip_label_text' but got "
             f"{protocol!r}"
         )

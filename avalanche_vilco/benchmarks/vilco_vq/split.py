@@ -36,6 +36,7 @@ from avalanche_vilco.benchmarks.vilco_vq.title_groups import (
     balanced_assignment,
     title_groups,
 )
+from avalanche_vilco.core.errors import SettingError
 from avalanche_vilco.core.report import DataReport
 
 
@@ -121,7 +122,7 @@ class VQDivision(Division):
         if order == "groups":
             return np.random.default_rng(self.seed).permutation(numbers).tolist()
         if isinstance(order, str) or sorted(order) != list(numbers):
-            raise ValueError(
+            raise SettingError(
                 "expected fixed_class_order 'groups' or each of "
                 f"0..{self.n_experiences - 1} once but got {order!r}"
             )
@@ -153,7 +154,7 @@ def divide_queries(items: Sequence[Item], division: VQDivision) -> Split:
     """
     protocol = VQ_RULES.protocol(division.protocol)
     if protocol.name == "reference":
-        raise ValueError("protocol 'reference' comes from the public pickle alone")
+        raise SettingError("protocol 'reference' comes from the public pickle alone")
     order = division.group_order()
     groups = title_groups(
         items,

@@ -19,6 +19,7 @@ from sklearn.cluster import SpectralCoclustering
 
 from avalanche_vilco.benchmarks.items import Item, whole_clips
 from avalanche_vilco.benchmarks.protocols import BALANCE_SLACK
+from avalanche_vilco.core.errors import SettingError
 from avalanche_vilco.core.random import seeded_stream
 
 N_EXPERIENCES = 5
@@ -64,7 +65,7 @@ def title_groups(
     )
     n_titles = len(train.titles)
     if not 1 <= n_experiences <= n_titles:
-        raise ValueError(
+        raise SettingError(
             f"expected n_experiences in 1..{n_titles}, the number of titles in train, "
             f"but got {n_experiences}"
         )

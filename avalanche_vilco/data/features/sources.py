@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
 
 from avalanche_vilco.core.errors import DataError
 from avalanche_vilco.data.features.concatenated import ConcatFeatures
@@ -19,7 +21,10 @@ from avalanche_vilco.data.features.torch_file import TorchFeatures
 from avalanche_vilco.data.features.wrapped import CachedFeatures, GridFeatures
 
 FeatureSource: TypeAlias = (
-    Path | str | FeatureStore | Sequence[Path | str | FeatureStore]
+    Path
+    | str
+    | FeatureStore
+    | Annotated[Sequence[Path | str | FeatureStore], Meta(min_length=1)]
 )
 """A path, a store, or several of them to be concatenated on channels."""
 
