@@ -17,6 +17,7 @@ from avalanche_vilco.benchmarks.spec import (
     find_benchmark,
 )
 from avalanche_vilco.core.errors import SettingError
+from avalanche_vilco.core.precision import Precision
 from avalanche_vilco.core.registry import close_names, look_up
 from avalanche_vilco.core.settings import check_options, option_types
 from avalanche_vilco.experiments.deviations import (
@@ -35,6 +36,9 @@ class RunSettings(Hyperparameters, total=False):
     """``"auto"``, the GPU if there is one; ``"cpu"``, ``"cuda"``, ``"cuda:1"``."""
     num_workers: Annotated[int, msgspec.Meta(ge=0)]
     """Loader processes; they do not change results."""
+    precision: Precision
+    """Of products in the model: ``"bf16"`` computes them in bfloat16 by torch's
+    autocast; weights, losses and metrics stay float32."""
     selection: Selection
     """Weights kept of each experience: the ``"last"``, or ``"best_on_valid"``: of the
     epoch that scores best on the valid stream; ``"best_on_test"`` is a deviation."""
@@ -87,6 +91,7 @@ class RunConfig:
     selection: Selection
     backbone_cache: bool
     model_options: Mapping[str, Any]
+    precision: Precision = "float32"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -194,6 +199,7 @@ def resolve(
         selection=chosen.selection,
         backbone_cache=False,
         model_options=_plain(without_none(parts)),
+        precision=given.get("precision", "float32"),
     )
     return Plan(config, spec, method, chosen, data_options, wanted)
 
@@ -246,9 +252,11 @@ def _check_streams(
     """
     if options.get("manifest") is not None:
         return
-    parameters = inspect.signature(benchmark.build).parameters
-    if "protocol" in parameters:
-        chosen.validate(options.get("protocol", parameters["protocol"].default))
+    if chosen.by_name:
+        # The generator is imported for it, and Avalanche with it.
+        parameters = inspect.signature(benchmark.build).parameters
+        if "protocol" in parameters:
+            chosen.validate(options.get("protocol", parameters["protocol"].default))
     if chosen.selection == "best_on_valid" and options.get("valid_share") == 0:
         raise SettingError(
             "expected benchmark.valid_share above 0 but got 0: "

@@ -271,7 +271,7 @@ def _is_finished(job: Job) -> bool:
         return False
     wanted = json.loads(json.dumps(plan.config.to_dict()))
     free = {"device", "num_workers", "backbone_cache"}
-    return all(found[name] == wanted[name] for name in wanted.keys() - free)
+    return all(found.get(name) == wanted[name] for name in wanted.keys() - free)
 
 
 def work_off(jobs: Sequence[Job], n_workers: int) -> list[str]:

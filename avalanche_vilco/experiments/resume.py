@@ -38,6 +38,8 @@ _WRITTEN = (LOG_FILE, MATRICES_FILE, BOARD_FOLDER)
 """What a run writes besides, of names that others may use too."""
 _FREE = frozenset({"num_workers"})
 """Settings that change no result."""
+_LATER: Mapping[str, Any] = {"precision": "float32"}
+"""Settings that earlier versions had no choice of."""
 _SHOWN: Mapping[str, str] = {
     "config": "",
     "files": "file ",
@@ -212,7 +214,8 @@ def _differences(
 ) -> Iterator[tuple[str, str]]:
     """Names that have other values, with a line that tells both."""
     for name in [*wanted, *(found.keys() - wanted.keys())]:
-        old, new = (side.get(name, "unset") for side in (found, wanted))
+        usual = _LATER.get(name, "unset")
+        old, new = (side.get(name, usual) for side in (found, wanted))
         if isinstance(new, Mapping) and (name in _SHOWN or within in _SHOWN.values()):
             old = old if isinstance(old, Mapping) else {}
             yield from _differences(old, new, _SHOWN.get(name, f"{within}{name}."))

@@ -25,7 +25,7 @@ from avalanche_vilco.evaluation.metrics.emission import ExperienceValues, Stream
 from avalanche_vilco.experiments.chance import chance_level
 from avalanche_vilco.experiments.config import Plan, RunSettings, resolve
 from avalanche_vilco.experiments.resume import BOARD_FOLDER, LOG_FILE, RunFolder
-from avalanche_vilco.models.localizer import GrowingHead
+from avalanche_vilco.models.localizer import GrowingHead, Localizer
 from avalanche_vilco.reports.memory import memory_figures
 from avalanche_vilco.reports.results import (
     RESULTS_VERSION,
@@ -210,7 +210,15 @@ def build_model(plan: Plan, scenario: Any) -> nn.Module:
                 f"expected model_options.{name} {arguments[name]}, which these data "
                 f"have, but got {config.model_options[name]}: leave it out"
             )
-    return builder(**{**arguments, **config.model_options})
+    model = builder(**{**arguments, **config.model_options})
+    if config.precision != "float32":
+        if not isinstance(model, Localizer):
+            raise SettingError(
+                f"expected precision 'float32' but got {config.precision!r}: model "
+                f"{config.model!r} is no Localizer, which chooses it"
+            )
+        model.precision = config.precision
+    return model
 
 
 def build_strategy(plan: Plan, model: nn.Module, evaluator: EvaluationPlugin) -> Any:

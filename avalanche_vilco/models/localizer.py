@@ -17,6 +17,7 @@ from avalanche.models import DynamicModule
 from torch import Tensor, nn
 
 from avalanche_vilco.core.batch import ClipBatch, MomentTargets
+from avalanche_vilco.core.precision import Precision
 from avalanche_vilco.models.blocks import (
     ConvNormReLU,
     CrossModalBlock,
@@ -388,6 +389,17 @@ class Localizer(DynamicModule):
         self.prompt_memory: PromptMemory | None = None
         """Prompts that stand in for queries' texts, or come before them; see
         ``install_prompts``."""
+        self.precision: Precision = "float32"
+        """Of products in :meth:`forward`: ``"bf16"`` is torch's autocast to bfloat16,
+        on any device. Weights, gradients of weights and the output are float32."""
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """:meth:`forward`, in the precision chosen."""
+        if self.precision == "float32":
+            return super().__call__(*inputs, **options)
+        device = next(self.parameters()).device.type
+        with torch.autocast(device, torch.bfloat16):
+            return super().__call__(*inputs, **options).float()
 
     @property
     @abstractmethod

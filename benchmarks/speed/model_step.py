@@ -2,6 +2,7 @@
 
     python benchmarks/speed/model_step.py
     python benchmarks/speed/model_step.py --cases mq-110 --against ../other_checkout
+    python benchmarks/speed/model_step.py --precision bf16
 
 Each figure comes from a process of its own with one torch thread: forward, loss,
 backward and AdamW on random features. CPU time is the median of the steps after the
@@ -42,10 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
     parser.add_argument("--repeats", type=int, default=3, help="steps timed")
     parser.add_argument("--against", type=Path, help="another checkout")
+    parser.add_argument("--precision", choices=("float32", "bf16"), default="float32")
     parser.add_argument("--one", choices=CASES, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.one is not None:
-        print(json.dumps(measure(options.one, options.repeats)))
+        print(json.dumps(measure(options.one, options.repeats, options.precision)))
         return
     columns = "case", "step, CPU s", "forward, s", "peak, GiB", "GFLOP a clip", "scaled"
     more = ("the other, s", "ratio") if options.against else ()
@@ -53,17 +55,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("|" + " --- |" * len(columns + more))
     here = Path(__file__).resolve().parents[2]
     for case in options.cases:
-        found = in_own_process(case, options.repeats, here)
+        found = in_own_process(case, options, here)
         cells = [f"{found[key]:.2f}" for key in ("step", "forward", "gibibytes")]
         cells += [f"{found['gigaflop']:.0f}", f"{found['scaled']:.1f}"]
         if options.against:
-            other = in_own_process(case, options.repeats, options.against)
+            other = in_own_process(case, options, options.against)
             cells += [f"{other['step']:.2f}", f"{found['step'] / other['step']:.2f}"]
         print(f"| {case} | " + " | ".join(cells) + " |", flush=True)
 
 
-def in_own_process(case: str, repeats: int, checkout: Path) -> dict[str, float]:
-    command = [sys.executable, __file__, "--one", case, "--repeats", str(repeats)]
+def in_own_process(
+    case: str, options: argparse.Namespace, checkout: Path
+) -> dict[str, float]:
+    command = [sys.executable, __file__, "--one", case]
+    command += ["--repeats", str(options.repeats), "--precision", options.precision]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     done = subprocess.run(
         command, check=True, capture_output=True, text=True, env=environment
@@ -72,7 +77,7 @@ def in_own_process(case: str, repeats: int, checkout: Path) -> dict[str, float]:
     return found
 
 
-def measure(case: str, repeats: int) -> dict[str, float]:
+def measure(case: str, repeats: int, precision: str) -> dict[str, float]:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
@@ -84,6 +89,7 @@ def measure(case: str, repeats: int) -> dict[str, float]:
     task, size = case.split("-")
     make = moment_queries if task == "mq" else language_queries
     model, clips, targets = make(int(size))
+    model.precision = precision
     criterion = MomentLoss()
     # As a run makes it.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)

@@ -58,6 +58,7 @@ WRONG = [
     ("seed=0.5", "expected seed of type int in [0, 4294967295] but got 0.5"),
     ("learning_rate=1e9x", "expected learning_rate of type float > 0 but got '1e9x'"),
     ("learning_rate=inf", "learning_rate of type float > 0, finite, but got inf"),
+    ("precision=fp16", "expected precision in ['float32', 'bf16'] but got 'fp16'"),
     ("device=tpu", "expected device in ['auto', 'cpu'"),
     ("device=cuda:99", "'cuda:99'. torch sees"),
     ("model=vilco_nlq_tiny", "unknown model 'vilco_nlq_tiny'. Did you mean vilco_mq_t"),

@@ -421,6 +421,33 @@ def test_settings_that_do_not_go_with_the_data_are_refused_before_training(
     assert not (tmp_path / "run").exists()
 
 
+def test_precision_is_part_of_what_a_run_is(root: Path, tmp_path: Path) -> None:
+    options = {"strategy": "vilco", "strategy_options": {"mem_size": 5}}
+    results = small_run(root, tmp_path, precision="bf16", **options)
+    assert results["config"]["precision"] == "bf16"
+    plain = small_run(root, tmp_path / "plain", **options)
+    for key, is_equal in (("initial", True), ("final", False)):
+        name = f"{key}_weights_sha256"
+        assert (results[name] == plain[name]) is is_equal
+    with pytest.raises(SettingError, match="precision was 'bf16' and is 'float32'"):
+        small_run(root, tmp_path, **options)
+
+
+def test_a_run_of_before_there_was_a_choice_of_precision_is_known(
+    root: Path, replay, tmp_path: Path
+) -> None:
+    shutil.copytree(replay[0], tmp_path / "run")
+    for name in ("results.json", "progress.json"):
+        path = tmp_path / "run" / name
+        content = json.loads(path.read_text())
+        del content["config"]["precision"]
+        path.write_text(json.dumps(content))
+    lines: list[str] = []
+    options = {"strategy": "replay", "strategy_options": {"mem_size": 5}}
+    small_run(root, tmp_path / "run", echo=lines.append, **options)
+    assert "is finished: nothing is run" in lines[-1]
+
+
 @pytest.mark.parametrize("name", ["matrices.csv", "log.txt"])
 def test_files_of_another_hand_are_not_written_over(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")

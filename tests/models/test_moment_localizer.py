@@ -472,3 +472,22 @@ def test_weights_with_texts_not_learnt_yet_load_into_a_new_model(
     clips = _showing(clip_batch([20, 33]), [0, 5], [4], n_queries=6)
     assert other.n_queries == 3
     assert torch.equal(other(clips), model(clips))
+
+
+def test_bf16_rounds_products_and_leaves_weights_gradients_and_output_float32(
+    localizer, clip_batch
+):
+    model, clips = localizer().train(), clip_batch([20, 33])
+    exact = model(clips)
+    model.precision = "bf16"
+    rounded = model(clips)
+    rounded.square().mean().backward()
+    assert rounded.dtype == torch.float32
+    assert not torch.equal(rounded, exact)
+    torch.testing.assert_close(rounded, exact, atol=0.1, rtol=0.05)
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    assert {g.dtype for g in gradients} == {torch.float32}
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert deepcopy(model).precision == "bf16"
+    model.precision = "float32"
+    assert torch.equal(model(clips), exact)
