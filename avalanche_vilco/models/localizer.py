@@ -390,11 +390,11 @@ class Localizer(DynamicModule):
         """Prompts that stand in for queries' texts, or come before them; see
         ``install_prompts``."""
         self.precision: Precision = "float32"
-        """Of products in :meth:`forward`: ``"bf16"`` is torch's autocast to bfloat16,
+        """Of products in ``forward``: ``"bf16"`` is torch's autocast to bfloat16,
         on any device. Weights, gradients of weights and the output are float32."""
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
-        """:meth:`forward`, in the precision chosen."""
+        """``forward``, in the precision chosen."""
         if self.precision == "float32":
             return super().__call__(*inputs, **options)
         device = next(self.parameters()).device.type
