@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from os.path import normpath
 from typing import Any
 
 from avalanche_vilco.benchmarks.spec import DEFAULT_BENCHMARK
@@ -37,12 +38,13 @@ def check_overrides(arguments: Sequence[str]) -> list[str]:
             return []
         if values.setdefault(name, found) is not found and name != "hydra":
             raise SettingError(f"expected {name} once but got it again: {text}")
-    outputs: dict[Any, dict[str, Any]] = {}
+    outputs: dict[str, dict[str, Any]] = {}
     for each in product(*values.values()):
         job = dict(zip(values, each, strict=True))
         _check_job(job)
-        place = job.get("output")
-        if place is not None and outputs.setdefault(place, job) != job:
+        place = str(job.get("output") or "${}")
+        # What Hydra fills in may differ.
+        if "${" not in place and outputs.setdefault(normpath(place), job) != job:
             raise SettingError(
                 f"expected an output for each job but got {place} for several: leave "
                 "it out, and each has a folder of its own in outputs"
@@ -79,6 +81,7 @@ def overrides_of(arguments: Sequence[str]) -> Iterator[str]:
 def _values(text: str, *, is_sweep: bool) -> tuple[str, list[Any] | None]:
     """Name and values of an override; None for what only Hydra can tell."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import ValueType
     from hydra.errors import HydraException
 
     parser = OverridesParser.create()
@@ -94,11 +97,16 @@ def _values(text: str, *, is_sweep: bool) -> tuple[str, list[Any] | None]:
                 f"expected one value of {name} but got {text!r}: -m runs each, "
                 f"{name}=[...] is a list"
             )
-        if not override.is_discrete_sweep():
+        is_glob = override.value_type is ValueType.GLOB_CHOICE_SWEEP
+        if is_glob or not override.is_discrete_sweep():
             return name, None
-        each = override.sweep_string_iterator()
+        each = list(override.sweep_string_iterator())
+        if not each:
+            raise SettingError(f"expected values of {name} but got none: {text}")
         return name, [parser.parse_override(f"value={one}").value() for one in each]
-    except HydraException as error:
+    except SettingError:
+        raise
+    except (HydraException, ValueError) as error:
         why = str(error).splitlines()[0]
         raise SettingError(f"expected NAME=VALUE but got {text!r}: {why}") from None
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from avalanche_vilco.benchmarks.spec import (
     DEFAULT_BENCHMARK,
@@ -26,9 +26,9 @@ from avalanche_vilco.benchmarks.spec import (
 from avalanche_vilco.cli.overrides import check_overrides, overrides_of, sweep_folder
 from avalanche_vilco.cli.quiet import import_quietly
 from avalanche_vilco.core.errors import SettingError
-from avalanche_vilco.core.settings import option_types
+from avalanche_vilco.core.settings import check_options, option_types
 from avalanche_vilco.core.terminal import one_line
-from avalanche_vilco.experiments.config import RunSettings
+from avalanche_vilco.experiments.config import RunArguments, RunSettings
 from avalanche_vilco.training.table import STRATEGIES
 
 _HYDRA: Mapping[str, Any] = {
@@ -66,6 +66,8 @@ def main(arguments: Sequence[str]) -> int:
         hydra.main(version_base="1.3", config_path=None, config_name="run")(run_once)()
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise SettingError(f"Hydra: {one_line(error)}") from None
+    except UnicodeDecodeError as error:
+        raise SettingError(f"a configuration file is not UTF-8: {error}") from None
     except KeyboardInterrupt:
         print(
             "interrupted: the same command goes on, without fresh=true", file=sys.stderr
@@ -105,6 +107,9 @@ def _run_of(config: Any) -> None:
     fixed = hydra.job.config.override_dirname.exclude_keys
     changed = [text.lstrip("+") for text in hydra.overrides.task]
     changed = sorted(text for text in changed if text.partition("=")[0] not in fixed)
+    known = get_type_hints(RunArguments, include_extras=True)
+    options = {"benchmark_options", "strategy_options"}
+    check_options("run", settings, {k: known[k] for k in known.keys() - options})
     if hydra.mode.name == "MULTIRUN" and changed:
         folder = sweep_folder(",".join(changed))
         place = Path("outputs", name, method, folder, f"seed{settings['seed']}")

@@ -19,7 +19,7 @@ from avalanche_vilco.benchmarks.spec import (
 from avalanche_vilco.core.errors import SettingError
 from avalanche_vilco.core.precision import Precision
 from avalanche_vilco.core.registry import close_names, look_up
-from avalanche_vilco.core.settings import check_options, option_types
+from avalanche_vilco.core.settings import check_options, check_value, option_types
 from avalanche_vilco.experiments.deviations import (
     ChosenDeviations,
     Selection,
@@ -145,6 +145,7 @@ def resolve(
     }
     known = get_type_hints(RunArguments, include_extras=True)
     check_options("run", everything, known, none_is_default=True)
+    check_value("seed", seed, known["seed"])
     spec, method = find_benchmark(benchmark), find_strategy(strategy)
     if not spec.has_class_outputs:
         check_classes(strategy, method, 1)

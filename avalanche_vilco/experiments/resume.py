@@ -59,9 +59,9 @@ class RunFolder:
     """
 
     def __init__(self, folder: Path, *, is_free: bool = False) -> None:
-        place = folder
+        # A link to nothing is there, too.
+        place = next(p for p in (folder, *folder.parents) if _is_there(p))
         try:
-            place = next(path for path in (folder, *folder.parents) if path.exists())
             # Permissions do not tell of file systems that take no file.
             with TemporaryFile(dir=place):
                 pass
@@ -72,7 +72,8 @@ class RunFolder:
             ) from None
         for name in (*_RUN_FILES, *_WRITTEN):
             path, wanted = folder / name, "folder" if name == BOARD_FOLDER else "file"
-            if path.exists() and path.is_dir() != (wanted == "folder"):
+            is_wanted = path.is_dir() if wanted == "folder" else path.is_file()
+            if _is_there(path) and not is_wanted:
                 raise SettingError(
                     f"expected {path} to be a {wanted}, as a run writes it, but got "
                     "something else: pass another output, or move it"
@@ -98,7 +99,7 @@ class RunFolder:
         if (state := self._state()) is not None:
             _refuse_another(self.folder, state, self.identity, open_settings)
         elif not (self.is_free or self.checkpoint.is_file()):
-            found = [n for n in _WRITTEN if (self.folder / n).exists()]
+            found = [name for name in _WRITTEN if _is_there(self.folder / name)]
             if found:
                 raise SettingError(
                     f"{self.folder} holds {' and '.join(found)}, which a run writes, "
@@ -185,6 +186,17 @@ class RunFolder:
         raw = read_results(self.results_file)
         run_of(raw, self.folder)
         return raw
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a path is anything, if only a link to nothing, or no legal name."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _refuse_another(

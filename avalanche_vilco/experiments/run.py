@@ -98,6 +98,7 @@ def run(
         settings={**settings, "output": output, "fresh": fresh},
     )
     place = Path(output or Path("outputs", benchmark, strategy, f"seed{seed}"))
+    place = place.expanduser()
     folder = RunFolder(place, is_free=fresh)
     # Told before the data are read; whether embeddings are kept depends on them.
     folder.claim({"config": plan.config.to_dict()}, open_settings=["backbone_cache"])

@@ -14,37 +14,38 @@ from avalanche.training.plugins.evaluation import default_evaluator
 
 from avalanche_vilco.core.experiences import whole_experience
 from avalanche_vilco.core.random import generators_kept
-from avalanche_vilco.core.settings import check_options
+from avalanche_vilco.core.settings import check_options, option_types
 from avalanche_vilco.evaluation.metrics.strategy import release_decoded
 from avalanche_vilco.training.experiences import stream_dataset
 
 
 def localization_evaluator(
-    *, future: Any = "nan", loggers: Sequence[Any] = (), **options: Any
+    *, future: Any = "nan", loggers: Any = (), **options: Any
 ) -> EvaluationPlugin:
     """Evaluator with Ego4D's R@kx and the task matrix.
 
     :param future: as for ``task_matrix_metrics``: ``"value"`` for language queries.
-    :param loggers: of ``EvaluationPlugin``; none by default.
+    :param loggers: of ``EvaluationPlugin``: one or several; none by default.
     :param options: ``k``, ``tiou`` and ``budget`` as for ``recall_metrics``.
     :raises SettingError: there is no such option.
     """
     from avalanche_vilco.evaluation.metrics.continual import task_matrix_metrics
-    from avalanche_vilco.evaluation.metrics.recall import recall_metrics
+    from avalanche_vilco.evaluation.metrics.recall import MomentRecall, recall_metrics
 
-    takes = dict.fromkeys(("k", "tiou", "budget"), Any)
+    kinds = option_types(MomentRecall)
+    takes = {name: kinds[name] for name in ("k", "tiou", "budget")}
     check_options("localization_evaluator", options, takes)
     matrix = task_matrix_metrics(future=future, **options)
     return _evaluator(loggers, recall_metrics(**options), matrix)
 
 
 def track_evaluator(
-    *, future: Any = "value", loggers: Sequence[Any] = (), **options: Any
+    *, future: Any = "value", loggers: Any = (), **options: Any
 ) -> EvaluationPlugin:
     """Evaluator of visual queries with their task matrix.
 
     :param future: as for ``TaskMatrixMetric``.
-    :param loggers: of ``EvaluationPlugin``; none by default.
+    :param loggers: of ``EvaluationPlugin``: one or several; none by default.
     :param options: ``reference`` and ``rule`` of ``ResponseTrackMetrics``.
     :raises SettingError: there is no such option.
     """
@@ -54,16 +55,19 @@ def track_evaluator(
         response_track_metrics,
     )
 
-    takes = dict.fromkeys(("reference", "rule"), Any)
+    kinds = option_types(ResponseTrackMetrics)
+    takes = {name: kinds[name] for name in ("reference", "rule")}
     check_options("track_evaluator", options, takes)
     matrix = TaskMatrixMetric(ResponseTrackMetrics(**options), future=future)
     return _evaluator(loggers, response_track_metrics(**options), matrix)
 
 
-def _evaluator(loggers: Sequence[Any], *metrics: Any) -> EvaluationPlugin:
+def _evaluator(loggers: Any, *metrics: Any) -> EvaluationPlugin:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="No loggers specified")
-        return EvaluationPlugin(*metrics, loggers=list(loggers))
+        several = isinstance(loggers, Sequence)
+        given = list(loggers) if several else loggers
+        return EvaluationPlugin(*metrics, loggers=given)
 
 
 _LOOP_STATE = ("mbatch", "mb_output", "loss", "current_eval_stream")

@@ -88,6 +88,10 @@ WRONG = [
     ("deviations=all", "expected protocol 'reference' for the deviations ['clip_la"),
     ("benchmark.valid_share=0 selection=best_on_valid", "valid_share above 0 but got"),
     ("-m seed=0,1 output=X", "expected an output for each job but got X for several"),
+    ("-m output=./x,x seed=0,1", "expected an output for each job but got ./x for"),
+    ("-m seed=0,1 output=out${seed} epochs=0", "expected epochs >= 1 but got 0"),
+    ("-m seed=range(0,0)", "expected values of seed but got none"),
+    ("-m seed=range(0,2,0)", "NAME=VALUE but got 'seed=range(0,2,0)'"),
     ("epochs=2 epochs=3", "expected epochs once but got it again: epochs=3"),
     ("output=", "expected output of length >= 1 but got ''"),
     ("output=/proc/x", "expected output to be a folder that can be written but got"),
@@ -110,7 +114,7 @@ def test_wrong_setting_is_one_line_before_anything_is_built(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    arguments = [settings] if "{" in settings else settings.split()
+    arguments = [settings] if "={" in settings else settings.split()
     code, line = failure(["run", *arguments], capsys)
     assert code == 2 and line.startswith("error: ") and message in line
     assert not list(tmp_path.iterdir())
@@ -141,6 +145,12 @@ def test_wrong_options_of_other_commands_are_one_line_too(
     [
         ("learning_rate: 0.01", "begins with 'defaults: [run, _self_]'"),
         ("a: [1", "while parsing a flow sequence"),
+        ("defaults: [run, _self_]\necho: a", "run has no option 'echo'"),
+        ("defaults: [run, _self_]\n1: 2", "run has no option 1"),
+        (
+            "defaults: [run, _self_]\nbenchmark_options: {n_experiences: 2}",
+            "run has no option 'benchmark_options'",
+        ),
         ("defaults: [run, _self_]\nepochs: 0", "expected epochs >= 1 but got 0"),
     ],
 )
@@ -151,6 +161,16 @@ def test_configuration_of_ones_own_is_read_or_refused_in_one_line(
     flags = ["--config-dir", str(tmp_path), "--config-name", "mine"]
     code, line = failure(["run", *flags], capsys)
     assert code == 2 and message in line
+
+
+def test_a_glob_is_left_to_hydra(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = ["run", "-m", "strategy=glob(nai*)", "epochs=0"]
+    assert failure(sweep, capsys) == (2, "error: expected epochs >= 1 but got 0")
 
 
 def test_wrong_settings_need_no_avalanche() -> None:

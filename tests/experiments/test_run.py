@@ -355,6 +355,7 @@ def test_joint_is_one_step_that_teaches_all(root: Path, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"strategy": "repley"}, "Did you mean replay"),
+        ({"seed": None}, "expected seed of type int"),
         ({"output": __file__}, r"output to be a folder .*test_run\.py is no folder"),
         ({"output": f"{__file__}/run"}, r"test_run\.py is no folder, or not yours"),
         ({"model": "vilco_mq_huge"}, "Available: vilco_mq_base, vilco_mq_base_lower"),
@@ -462,6 +463,17 @@ def test_folder_of_the_name_of_a_file_is_refused(tmp_path: Path, name: str) -> N
     (tmp_path / name).mkdir()
     with pytest.raises(SettingError, match=f"{name} to be a file, as a run writes it"):
         run("vilco_mq", output=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "x", "log.txt"])
+def test_link_to_nothing_is_refused(tmp_path: Path, name: str) -> None:
+    link = tmp_path / "run" / "log.txt" if name == "log.txt" else tmp_path / "run"
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(tmp_path / "nowhere")
+    output = tmp_path / "run" / "x" if name == "x" else tmp_path / "run"
+    with pytest.raises(SettingError, match=r"output to be a folder|to be a file"):
+        run("vilco_mq", output=output)
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_damaged_results_alone_name_the_way_out(tmp_path: Path) -> None:

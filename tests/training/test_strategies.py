@@ -183,7 +183,12 @@ def test_an_evaluator_that_is_passed_is_used(name: str, parts: Parts) -> None:
 def test_our_evaluators_take_loggers_and_name_what_they_do_not_take() -> None:
     with pytest.raises(SettingError, match=r"no option 'tious'\. Did you mean tiou"):
         localization_evaluator(tious=(0.5,))
+    with pytest.raises(SettingError, match=r"expected tiou of type Sequence"):
+        localization_evaluator(tiou=0.5)
+    with pytest.raises(SettingError, match="expected rule of type PeakRule"):
+        track_evaluator(rule="zz")
     loggers: list[Any] = [TextLogger()]
+    assert localization_evaluator(loggers=loggers[0]).loggers == loggers
     assert localization_evaluator(loggers=loggers).loggers == loggers
     assert track_evaluator(loggers=loggers).loggers == loggers
 
